@@ -1,0 +1,12 @@
+"""rankcode: recurrent networks that learn when to answer."""
+
+from rankcode import cells, data, engines, tasks
+from rankcode.data import Batch
+from rankcode.decision import Decision
+from rankcode.inference import Trace, decide, trace
+from rankcode.metrics import Curve, Report, evaluate, tradeoff
+from rankcode.model_file import load, save
+from rankcode.network import Network
+from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
+from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
+from rankcode.training import History, Training, fit

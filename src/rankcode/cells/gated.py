@@ -1,0 +1,49 @@
+"""Parameters of gated recurrent layers, named, shaped and initialised as `torch.nn.LSTM` and `GRU` do."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class GatedLayers(nn.Module):
+    """`layers` layers of `units` units with `gates` gates each. Its state dict is interchangeable with
+    that of the `torch.nn` module: `cell.load_state_dict(torch_module.state_dict())` and the reverse."""
+
+    gates: int
+
+    def __init__(self, inputs: int, units: int, layers: int = 1):
+        super().__init__()
+        if min(inputs, units, layers) < 1:
+            raise ValueError(f"inputs, units and layers must be at least 1, not {inputs}, {units}, {layers}")
+        self.inputs, self.units, self.layers = inputs, units, layers
+        self.features = (units,)
+        for layer in range(layers):
+            size = inputs if layer == 0 else units
+            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(self.gates * units, size)))
+            self.register_parameter(f"weight_hh_l{layer}", nn.Parameter(torch.empty(self.gates * units, units)))
+            self.register_parameter(f"bias_ih_l{layer}", nn.Parameter(torch.empty(self.gates * units)))
+            self.register_parameter(f"bias_hh_l{layer}", nn.Parameter(torch.empty(self.gates * units)))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(units**-0.5), units**-0.5)
+
+    def settings(self) -> dict:
+        return {"inputs": self.inputs, "units": self.units, "layers": self.layers}
+
+    def zeros(self, rows: int) -> Tensor:
+        return self.weight_hh_l0.new_zeros(rows, self.layers, self.units)
+
+    def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What the input and what the hidden state give to the gates, each [rows, gates · units]."""
+        from_input = F.linear(x, getattr(self, f"weight_ih_l{layer}"), getattr(self, f"bias_ih_l{layer}"))
+        from_hidden = F.linear(hidden, getattr(self, f"weight_hh_l{layer}"), getattr(self, f"bias_hh_l{layer}"))
+        return from_input, from_hidden
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.settings().items())
+
+
+def joined(layers: list[Tensor]) -> Tensor:
+    """[rows, layers, units] from one [rows, units] for each layer."""
+    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(layers, 1)

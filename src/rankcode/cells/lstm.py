@@ -1,0 +1,36 @@
+"""Long short-term memory (Hochreiter and Schmidhuber 1997), as `torch.nn.LSTM` computes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from rankcode.cells.gated import GatedLayers, joined
+
+
+class LSTMState(NamedTuple):
+    hidden: Tensor  # [rows, layers, units]
+    cell: Tensor  # [rows, layers, units]
+
+
+class LSTM(GatedLayers):
+    """One or more LSTM layers. Weights are those of `torch.nn.LSTM`, by name and shape."""
+
+    gates = 4
+
+    def initial_state(self, rows: int) -> LSTMState:
+        return LSTMState(self.zeros(rows), self.zeros(rows))
+
+    def forward(self, x_t: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        hidden, cell = [], []
+        for layer in range(self.layers):
+            h, c = state.hidden[:, layer], state.cell[:, layer]
+            from_input, from_hidden = self.projections(layer, x_t, h)
+            # The state keeps its own precision where the products run in a lower one.
+            enter, forget, candidate, leave = (from_input + from_hidden).to(c.dtype).chunk(4, 1)
+            c = forget.sigmoid() * c + enter.sigmoid() * candidate.tanh()
+            x_t = leave.sigmoid() * c.tanh()
+            hidden.append(x_t)
+            cell.append(c)
+        return x_t, LSTMState(joined(hidden), joined(cell))

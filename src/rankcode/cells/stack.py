@@ -1,0 +1,28 @@
+"""Cells on top of each other: each reads the features of the one below."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from rankcode.state import State
+
+
+class Stack(nn.Module):
+    def __init__(self, *cells: nn.Module):
+        super().__init__()
+        if not cells:
+            raise ValueError("a stack needs at least one cell")
+        self.cells = nn.ModuleList(cells)
+        for name in ("features", "emits"):  # of the topmost cell, where it has them
+            if hasattr(cells[-1], name):
+                setattr(self, name, getattr(cells[-1], name))
+
+    def initial_state(self, rows: int) -> State:
+        return tuple(cell.initial_state(rows) for cell in self.cells)
+
+    def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        states = []
+        for cell, below in zip(self.cells, state, strict=True):
+            x_t, after = cell(x_t, below)
+            states.append(after)
+        return x_t, tuple(states)

@@ -1,0 +1,53 @@
+"""Checks where data enters, so that engines need none. Each failure is one line that names the thing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankcode.network import Network
+
+
+def checked_inputs(network: Network, inputs, lengths) -> tuple[Tensor, Tensor]:
+    """Inputs [rows, steps, features…] in the network's precision, and lengths [rows]."""
+    inputs = torch.as_tensor(inputs)
+    if inputs.dim() < 3:
+        raise ValueError(f"inputs must have shape [rows, steps, features…], not {list(inputs.shape)}")
+    if inputs.numel() == 0:
+        raise ValueError(f"inputs are empty: shape {list(inputs.shape)}")
+    parameter = next((p for p in network.parameters() if p.is_floating_point()), None)
+    if parameter is not None:
+        if inputs.device != parameter.device:
+            raise ValueError(f"inputs are on {inputs.device} but the network is on {parameter.device}")
+        inputs = inputs.to(parameter.dtype)
+    size = getattr(network.cell, "inputs", None)
+    if size is not None and inputs.dim() == 3 and inputs.shape[2] != size:
+        raise ValueError(f"inputs have {inputs.shape[2]} features a step, the network reads {size}")
+    rows, steps = inputs.shape[:2]
+    if lengths is None:
+        return inputs, torch.full((rows,), steps, device=inputs.device)
+    lengths = torch.as_tensor(lengths, device=inputs.device)
+    if lengths.shape != (rows,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
+    for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
+        raise ValueError(f"the length of row {row} is {int(lengths[row])}, outside 1…{steps}")
+    return inputs, lengths.long()
+
+
+def checked_labels(network: Network, labels, rows: int, device: torch.device) -> Tensor:
+    """Labels [rows], each a class of the network."""
+    labels = torch.as_tensor(labels, device=device)
+    if labels.shape != (rows,) or labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"labels must be {rows} whole numbers, one for each row, not {list(labels.shape)}")
+    labels = labels.long()
+    for row in ((labels < 0) | (labels >= network.classes)).nonzero().flatten()[:1].tolist():
+        raise ValueError(f"the label of row {row} is {int(labels[row])}, outside 0…{network.classes - 1}")
+    return labels
+
+
+def check_read(inputs: Tensor, steps: Tensor) -> None:
+    """Raise where a step that was read holds NaN or infinity. What was never read may hold anything."""
+    bad = ~inputs.isfinite().flatten(2).all(2)  # [rows, steps]
+    bad &= torch.arange(inputs.shape[1], device=inputs.device) < steps[:, None]
+    for row, step in bad.nonzero()[:1].tolist():
+        raise ValueError(f"inputs hold NaN or infinity in row {row}, step {step + 1}")

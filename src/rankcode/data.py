@@ -1,0 +1,166 @@
+"""Where batches come from.
+
+A *source* gives batches of rows. The n-th training batch depends on the seed and on n alone, never on
+what was drawn before it, so a run that was cut off goes on with exactly the batches it would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Device = torch.device | str
+
+
+class Batch(NamedTuple):
+    """Some rows of data."""
+
+    inputs: Tensor  # [rows, steps, features…]
+    labels: Tensor  # [rows], int64
+    lengths: Tensor | None = None  # [rows], int64; None: every row is as long as the inputs
+
+
+@runtime_checkable
+class Source(Protocol):
+    """One split of a task: batches to train on, and all of it once, in order, to evaluate on."""
+
+    def epoch(self, rows: int) -> int | None:
+        """Batches in an epoch; None: the source is endless, or cannot tell."""
+        ...
+
+    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+        """Training batches without end, from batch number `start` on."""
+        ...
+
+    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+        """Every row once, in order."""
+        ...
+
+
+def seeded(device: Device, *numbers: int) -> torch.Generator:
+    """A random generator of its own for each tuple of numbers."""
+    state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+    return torch.Generator(device).manual_seed(int(state) % 2**63)
+
+
+class Generated:
+    """Rows made when they are asked for, on the device that asks.
+
+    `generate(rows, generator)` makes a Batch on the generator's device. `size` rows drawn with `seed`
+    are what `scan` gives; training batches use the seed of the run and never end.
+    """
+
+    CHUNK = 10_000  # rows drawn at once by scan, whatever batch is asked for: the rows stay the same
+
+    def __init__(self, generate: Callable[[int, torch.Generator], Batch], size: int | None = None, seed: int = 0):
+        self.generate, self.size, self.seed = generate, size, seed
+
+    def epoch(self, rows: int) -> int | None:
+        return None
+
+    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+        for number in count(start):
+            yield self.generate(rows, seeded(device, seed, number))
+
+    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+        if self.size is None:
+            raise ValueError("this source is endless: give it a size to evaluate on it")
+        for chunk, first in enumerate(range(0, self.size, self.CHUNK)):
+            drawn = self.generate(min(self.CHUNK, self.size - first), seeded(device, self.seed, chunk, 1))
+            yield from Arrays(*drawn).scan(rows, device)
+
+
+class Arrays:
+    """Rows held in memory. `encode`, where given, turns stored inputs into sequences on the device."""
+
+    def __init__(self, inputs, labels, lengths=None, encode: Callable[[Tensor], Tensor] | None = None):
+        self.inputs = torch.as_tensor(inputs)
+        self.labels = torch.as_tensor(labels).long()
+        self.lengths = None if lengths is None else torch.as_tensor(lengths).long()
+        self.encode = encode
+        self.size = len(self.inputs)
+        if self.size == 0:
+            raise ValueError("the data has no rows")
+        for name, column in (("labels", self.labels), ("lengths", self.lengths)):
+            if column is not None and column.shape != (self.size,):
+                raise ValueError(f"{name} must have shape [{self.size}], one for each row, not {list(column.shape)}")
+
+    def take(self, index: Tensor | slice, device: Device) -> Batch:
+        inputs = self.inputs[index].to(device)
+        if self.encode is not None:
+            inputs = self.encode(inputs)
+        lengths = None if self.lengths is None else self.lengths[index].to(device)
+        return Batch(inputs, self.labels[index].to(device), lengths)
+
+    def epoch(self, rows: int) -> int | None:
+        return -(-self.size // rows)
+
+    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+        """Shuffled anew each epoch; the last batch of an epoch may be smaller."""
+        epoch, skip = divmod(start, -(-self.size // rows))
+        for epoch in count(epoch):
+            order = torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
+            for index in order.split(rows)[skip:]:
+                yield self.take(index, device)
+            skip = 0
+
+    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+        for first in range(0, self.size, rows):
+            yield self.take(slice(first, first + rows), device)
+
+
+class Loader:
+    """Any iterable of (inputs, labels[, lengths]) batches, such as a torch DataLoader.
+
+    Its own batch size and shuffling hold; `rows` and `seed` mean nothing here. It can only be started at
+    the beginning of an epoch. Under `torchrun` each process reads its own loader as it is.
+    """
+
+    def __init__(self, loader: Iterable):
+        self.loader = loader
+
+    def epoch(self, rows: int) -> int | None:
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+        while True:
+            empty = True
+            for batch in self.scan(rows, device):
+                empty = False
+                yield batch
+            if empty:
+                raise ValueError("the data loader gave no batch")
+
+    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+        for batch in self.loader:
+            yield Batch(*(None if part is None else torch.as_tensor(part).to(device) for part in batch))
+
+
+def as_source(data) -> Source:
+    """A source from a source, a (inputs, labels[, lengths]) tuple of arrays, or a DataLoader."""
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, tuple | list) and len(data) in (2, 3) and hasattr(data[0], "shape"):
+        return Arrays(*data)
+    if isinstance(data, Iterable):
+        return Loader(data)
+    raise ValueError(
+        f"cannot read data from a {type(data).__name__}: give a task, (inputs, labels[, lengths]) or a DataLoader"
+    )
+
+
+def split_of(task, split: str) -> Source:
+    """The split of a task; data that is not a task has only one, whatever its name."""
+    if not hasattr(task, "train"):
+        return as_source(task)
+    if getattr(task, split, None) is None:
+        raise ValueError(f"the task {getattr(task, 'name', type(task).__name__)} has no {split} split")
+    return as_source(getattr(task, split))

@@ -1,0 +1,44 @@
+"""Algorithm 1 of the paper, literally: one example at a time, one step at a time, until the first spike.
+
+Slow and obviously right; every other engine is tested against it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankcode.engines.run import Keep, Run, decide_rows
+from rankcode.network import Network
+from rankcode.rules import Rule
+from rankcode.state import map_state
+
+
+def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
+    rule_states = map_state(lambda part: part.to(inputs.device), rule.initial_state(len(inputs)))
+    answers, steps, fired = [], [], []  # one for each row
+    read, row, step = [], [], []  # one for each step that was read
+    for i in range(len(inputs)):
+        state = network.initial_state(1)
+        rule_state = map_state(lambda part, i=i: part[i : i + 1], rule_states)
+        for t in range(1, int(lengths[i]) + 1):
+            logits, state = network(inputs[i : i + 1, t - 1], state)
+            with torch.no_grad():
+                spike, rule_state = rule(*network.activate(logits), t, rule_state)
+            read.append(logits)
+            row.append(i)
+            step.append(t)
+            if spike:
+                break
+        answers.append(logits)
+        steps.append(t)
+        fired.append(bool(spike))
+
+    def column(values, dtype=torch.long):
+        return torch.tensor(values, dtype=dtype, device=inputs.device)
+
+    answer = torch.cat(answers)
+    decision = decide_rows(network, rule, answer, column(steps), column(fired, torch.bool))
+    if keep == "answer":
+        return Run(decision, answer, column(range(len(inputs))), decision.steps, lengths)
+    return Run(decision, torch.cat(read), column(row), column(step), lengths)

@@ -1,0 +1,50 @@
+"""What every engine gives."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from rankcode.decision import Decision
+from rankcode.network import Network
+from rankcode.rules import Rule, allowed
+
+Keep = Literal["answer", "read"]
+
+
+class Run(NamedTuple):
+    """A network run through time: the decision, and logits with gradients.
+
+    keep="answer": one entry for each row, in order: the logits it answered with.
+    keep="read": one entry for each step that was read, in no particular order.
+    """
+
+    decision: Decision
+    logits: Tensor  # [entries, classes]
+    row: Tensor  # [entries] int64
+    step: Tensor  # [entries] int64, 1…length
+    lengths: Tensor  # [rows] int64
+
+    def at_answer(self) -> Tensor:
+        """The logits each row answered with, [rows, classes]."""
+        if len(self.logits) == len(self.lengths):  # one entry a row, whatever was kept
+            order = self.row.argsort()
+        else:
+            (last,) = (self.step == self.decision.steps[self.row]).nonzero(as_tuple=True)
+            order = last[self.row[last].argsort()]
+        return self.logits[order]
+
+
+class Engine(Protocol):
+    def __call__(self, network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run: ...
+
+
+def decide_rows(network: Network, rule: Rule, logits: Tensor, steps: Tensor, fired: Tensor) -> Decision:
+    """The Decision of rows that answered with these logits: a row that fired names the largest
+    activation among the classes that may fire, any other the largest of all."""
+    with torch.no_grad():
+        activations, probabilities = network.activate(logits.detach())
+        firing = allowed(activations, getattr(rule, "classes", None)).argmax(1)
+        return Decision(torch.where(fired, firing, activations.argmax(1)), steps, fired, probabilities)

@@ -1,0 +1,78 @@
+"""Use a network: answer as early as the rule allows, or look at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankcode.checks import check_read, checked_inputs
+from rankcode.decision import Decision
+from rankcode.engines import run
+from rankcode.network import Network
+from rankcode.rules import Rule, Threshold, check_rule
+from rankcode.state import State, map_state
+
+
+class Trace(NamedTuple):
+    """Every step of every row, past the spike too. Padded steps hold NaN."""
+
+    activations: Tensor  # [rows, steps, classes]: what rules compare with θ
+    probabilities: Tensor  # [rows, steps, classes]
+    states: State  # the cell's state after each step; its tensors are [rows, steps, …]
+
+
+@contextmanager
+def inference(network: Network) -> Iterator[None]:
+    """Evaluation mode and no gradients; the network's mode is restored."""
+    training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train(training)
+
+
+def decide(
+    network: Network,
+    inputs: Tensor,
+    lengths: Tensor | None = None,
+    rule: Rule | None = None,
+    engine: str = "auto",
+) -> Decision:
+    """Read each row until the rule fires, by default `Threshold(0.95)`, and say what was answered."""
+    rule = Threshold() if rule is None else rule
+    check_rule(rule, network.activation, network.classes)
+    inputs, lengths = checked_inputs(network, inputs, lengths)
+    with inference(network):
+        decision = run(network, inputs, lengths, rule, "answer", engine).decision
+    check_read(inputs, decision.steps)
+    return decision
+
+
+def trace(network: Network, inputs: Tensor, lengths: Tensor | None = None) -> Trace:
+    """Activations and states of whole sequences, for pictures."""
+    inputs, lengths = checked_inputs(network, inputs, lengths)
+    check_read(inputs, lengths)
+    moments = []  # one (activations, probabilities, state) for each step
+    with inference(network):
+        state = network.initial_state(len(inputs))
+        for step in range(int(lengths.max())):
+            live = step < lengths
+            logits, after = network(inputs[live, step], map_state(lambda part, at=live: part[at], state))
+            now = (*network.activate(logits), after)
+            state = map_state(lambda whole, part, at=live: whole.index_put((at,), part), state, after)
+            moments.append(map_state(lambda part, at=live: _spread(part, at), now))
+        columns = map_state(lambda *steps: torch.stack(steps, 1), *moments)
+    return Trace(*columns)
+
+
+def _spread(part: Tensor, rows: Tensor) -> Tensor:
+    """`part` at the rows that are true, NaN at the others."""
+    whole = part.new_full((len(rows), *part.shape[1:]), torch.nan)
+    whole[rows] = part
+    return whole

@@ -1,0 +1,197 @@
+"""How right and how early: a report at one rule, and the trade-off over thresholds.
+
+a accuracy, e mean earliness: HM = 2·a·(1 − e)/(a + 1 − e), cost at α = (1 − a) + α·e. Steps are steps
+read; a row that never fires counts as its full length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from rankcode.checks import check_read, checked_inputs, checked_labels
+from rankcode.data import split_of
+from rankcode.engines import run
+from rankcode.inference import decide, inference
+from rankcode.network import Network
+from rankcode.rules import Rule, Threshold, check_rule
+
+THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995)
+
+
+def harmonic_mean(accuracy: float, earliness: float) -> float:
+    total = accuracy + 1 - earliness
+    return 2 * accuracy * (1 - earliness) / total if total > 0 else 0.0
+
+
+def cost(accuracy: float, earliness: float, alpha: float) -> float:
+    return (1 - accuracy) + alpha * earliness
+
+
+def area(earliness: Sequence[float], accuracy: Sequence[float], majority: float) -> float:
+    """The mean over budgets b in [0, 1] of the best accuracy among points with earliness ≤ b; where no
+    point is that early, the share of the majority class."""
+    total, at, best = 0.0, 0.0, None
+    for e, a in sorted(zip(earliness, accuracy, strict=True)):
+        total += (majority if best is None else best) * (e - at)
+        at, best = e, a if best is None else max(a, best)
+    return total + (majority if best is None else best) * (1 - at)
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    label: int
+    rows: int
+    accuracy: float  # share of the class's rows that were answered rightly
+    mean_steps: float
+    fired: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a network does on some data with a rule."""
+
+    rows: int
+    accuracy: float
+    mean_steps: float
+    earliness: float  # mean of steps read ÷ length
+    harmonic_mean: float
+    cost: float  # at alpha
+    alpha: float
+    fired: float  # share of rows that fired
+    loss: float  # cross-entropy at the answer
+    classes: tuple[ClassReport, ...]
+    steps_histogram: tuple[int, ...]  # rows that read 1, 2, … steps
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+    def __str__(self):
+        return (
+            f"accuracy {100 * self.accuracy:.2f} %, mean steps {self.mean_steps:.2f}, earliness "
+            f"{self.earliness:.3f}, harmonic mean {self.harmonic_mean:.3f}, fired {100 * self.fired:.1f} %"
+        )
+
+
+def evaluate(
+    network: Network,
+    task,
+    rule: Rule | None = None,
+    split: str = "test",
+    alpha: float = 0.5,
+    rows: int = 1024,
+    engine: str = "auto",
+) -> Report:
+    """Accuracy, steps read and what follows from them, on a split of a task or on any data.
+
+    `rule` is `Threshold(0.95)` by default; `rows` is how many are run at once.
+    """
+    device = next(network.parameters()).device
+    columns = []  # (label, right, steps, earliness, fired, loss) of each row
+    for inputs, labels, lengths in split_of(task, split).scan(rows, device):
+        inputs, lengths = checked_inputs(network, inputs, lengths)
+        labels = checked_labels(network, labels, len(inputs), device)
+        decision = decide(network, inputs, lengths, rule, engine)
+        likelihood = decision.probabilities.gather(1, labels[:, None])[:, 0]
+        columns.append(
+            torch.stack(
+                [
+                    labels.double(),
+                    (decision.label == labels).double(),
+                    decision.steps.double(),
+                    decision.steps / lengths.double(),
+                    decision.fired.double(),
+                    -likelihood.double().clamp(min=1e-38).log(),
+                ]
+            )
+        )
+    if not columns:
+        raise ValueError("there is no data to evaluate on")
+    label, right, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
+    accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
+    return Report(
+        rows=len(label),
+        accuracy=accuracy,
+        mean_steps=steps.mean().item(),
+        earliness=mean_earliness,
+        harmonic_mean=harmonic_mean(accuracy, mean_earliness),
+        cost=cost(accuracy, mean_earliness, alpha),
+        alpha=alpha,
+        fired=fired.mean().item(),
+        loss=loss.mean().item(),
+        classes=tuple(
+            ClassReport(
+                label=int(each),
+                rows=int(chosen.sum()),
+                accuracy=right[chosen].mean().item(),
+                mean_steps=steps[chosen].mean().item(),
+                fired=fired[chosen].mean().item(),
+            )
+            for each in label.unique()
+            for chosen in [label == each]
+        ),
+        steps_histogram=tuple(torch.bincount(steps.long())[1:].tolist()),
+    )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy against mean steps, a point for each threshold."""
+
+    thresholds: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    mean_steps: tuple[float, ...]
+    earliness: tuple[float, ...]
+    fired: tuple[float, ...]
+    majority: float  # share of the majority class
+    area: float
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def tradeoff(
+    network: Network,
+    task,
+    thresholds: Sequence[float] = THRESHOLDS,
+    split: str = "test",
+    rows: int = 1024,
+    engine: str = "auto",
+) -> Curve:
+    """Accuracy and steps read at every threshold, from one pass that reads up to the largest one's spike."""
+    thresholds = sorted(float(threshold) for threshold in thresholds)
+    if not thresholds:
+        raise ValueError("tradeoff needs at least one threshold")
+    for threshold in thresholds:
+        check_rule(Threshold(threshold), network.activation, network.classes)
+    device = next(network.parameters()).device
+    totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
+    counts = torch.zeros(network.classes, dtype=torch.long)
+    for inputs, labels, lengths in split_of(task, split).scan(rows, device):
+        inputs, lengths = checked_inputs(network, inputs, lengths)
+        labels = checked_labels(network, labels, len(inputs), device)
+        with inference(network):
+            result = run(network, inputs, lengths, Threshold(thresholds[-1]), "read", engine)
+        check_read(inputs, result.decision.steps)
+        activations, _ = network.activate(result.logits)
+        largest = torch.full(inputs.shape[:2], -torch.inf, dtype=activations.dtype, device=device)
+        label = torch.zeros(inputs.shape[:2], dtype=torch.long, device=device)
+        largest[result.row, result.step - 1], label[result.row, result.step - 1] = activations.max(1)
+        for k, threshold in enumerate(thresholds):
+            crossed = largest >= threshold
+            fired = crossed.any(1)
+            steps = torch.where(fired, crossed.int().argmax(1) + 1, lengths)
+            right = label.gather(1, steps[:, None] - 1)[:, 0] == labels
+            columns = right, steps, steps / lengths, fired
+            totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
+        counts += torch.bincount(labels, minlength=network.classes).cpu()
+    if not counts.sum():
+        raise ValueError("there is no data to evaluate on")
+    means = (totals / counts.sum()).T.tolist()
+    majority = (counts.max() / counts.sum()).item()
+    accuracy, steps, earliness, fired = (tuple(column) for column in means)
+    return Curve(
+        tuple(thresholds), accuracy, steps, earliness, fired, majority, area(earliness, accuracy, majority)
+    )

@@ -1,0 +1,126 @@
+"""Save and load networks: one safetensors file whose header says, in JSON, how the network is built.
+
+Only built-in parts are ever named and built, so opening a model file can never run code. A network with
+parts of the user's own is loaded into a network the user made: `load(path, network=…)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import nn
+
+from rankcode import cells
+from rankcode.network import Network
+
+FORMAT = 1
+CELLS = {kind.__name__: kind for kind in (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF)}
+LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    "Linear": (nn.Linear, ("in_features", "out_features")),
+    "Flatten": (nn.Flatten, ()),
+    "Identity": (nn.Identity, ()),
+    "ReLU": (nn.ReLU, ()),
+    "Tanh": (nn.Tanh, ()),
+    "GELU": (nn.GELU, ()),
+    "Dropout": (nn.Dropout, ("p",)),
+}
+
+
+def save(network: Network, path: str | Path) -> None:
+    """Write a network to one file, whole or not at all."""
+    header = {"format": FORMAT, "network": describe(network)}
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    write_whole(Path(path), to_bytes(weights, {"rankcode": json.dumps(header)}))
+
+
+def load(path: str | Path, network: Network | None = None) -> Network:
+    """Read a network from a file, on the CPU; into `network` where it has parts of its own."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file {path}")
+    try:
+        with safe_open(path, "pt") as file:
+            header = json.loads((file.metadata() or {})["rankcode"])
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except KeyError:
+        raise ValueError(f"{path} was not written by rankcode.save: its header names no network") from None
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged or not a model file: {error}") from None
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {header.get('format')}, this version of rankcode reads {FORMAT}")
+    if network is None:
+        network = build(header["network"], path)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} does not fit the network: {reason}") from None
+    return network
+
+
+def describe(network: Network) -> dict[str, Any]:
+    """How a network is built, as JSON; parts that are not built-in are named under `own`."""
+    return {
+        "cell": _describe(network.cell),
+        "outputs": network.outputs,
+        "readout": _describe(network.readout),
+        "activation": network.activation,
+        "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
+    }
+
+
+def build(description: dict[str, Any], path: str | Path = "the description") -> Network:
+    """The network a description names, with new weights."""
+    try:
+        cell, readout = _build(description["cell"], path), _build(description["readout"], path)
+        network = Network(cell, description["outputs"], readout, description["activation"])
+        return network.to({"float32": torch.float32, "float64": torch.float64}[description["dtype"]])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that at any moment it is the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _describe(module: nn.Module) -> dict[str, Any]:
+    name = type(module).__name__
+    if type(module) is CELLS.get(name):
+        return {"kind": name, **module.settings()}  # type: ignore[operator]
+    if type(module) in (cells.Stack, nn.Sequential):
+        parts = module.cells if isinstance(module, cells.Stack) else module
+        return {"kind": name, "parts": [_describe(part) for part in parts]}  # type: ignore[union-attr]
+    if name in LAYERS and type(module) is LAYERS[name][0]:
+        extra = {"bias": False} if getattr(module, "bias", True) is None else {}
+        return {"kind": name, **{key: getattr(module, key) for key in LAYERS[name][1]}, **extra}
+    return {"own": name}
+
+
+def _build(description: dict[str, Any], path: str | Path) -> nn.Module:
+    if "own" in description:
+        raise ValueError(
+            f"{path} holds a {description['own']}, which is not part of rankcode: make the network and load "
+            f"into it with load(path, network=…)"
+        )
+    settings = dict(description)
+    kind = settings.pop("kind")
+    if kind in ("Stack", "Sequential"):
+        parts = [_build(part, path) for part in settings["parts"]]
+        return cells.Stack(*parts) if kind == "Stack" else nn.Sequential(*parts)
+    return CELLS[kind](**settings) if kind in CELLS else LAYERS[kind][0](**settings)

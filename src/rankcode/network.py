@@ -1,0 +1,88 @@
+"""A cell and its readout: what runs one step, for any number of rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from rankcode.state import State
+
+Activation = Literal["softmax", "sigmoid", "membrane"]
+
+
+class Network(nn.Module):
+    """`cell`, any module that keeps the cell contract, and `readout`, any module from its features to
+    `outputs` numbers; by default one linear layer.
+
+    `outputs=1` is one sigmoid neuron and decides between two classes, the logits (0, z). With a spiking
+    output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
+    themselves are the activations. `activation` overrides this choice.
+    """
+
+    def __init__(
+        self,
+        cell: nn.Module,
+        outputs: int,
+        readout: nn.Module | None = None,
+        activation: Activation | None = None,
+    ):
+        super().__init__()
+        if not (hasattr(cell, "initial_state") and isinstance(cell, nn.Module)):
+            raise ValueError(
+                "a cell is an nn.Module with initial_state(rows) and forward(x_t, state) -> (features, state); "
+                f"{type(cell).__name__} is not"
+            )
+        if outputs < 1:
+            raise ValueError(f"a network needs at least one output, not {outputs}")
+        spiking = getattr(cell, "emits", None) == "membranes"
+        self.activation: Activation = activation or (
+            "sigmoid" if outputs == 1 else "membrane" if spiking and _is_identity(readout) else "softmax"
+        )
+        if self.activation not in ("softmax", "sigmoid", "membrane"):
+            raise ValueError(f"activation must be softmax, sigmoid or membrane, not {activation!r}")
+        if (self.activation == "sigmoid") != (outputs == 1):
+            raise ValueError(f"{self.activation} does not go with {outputs} outputs: one output is a sigmoid")
+        self.cell = cell
+        self.outputs = outputs
+        self.classes = 2 if outputs == 1 else outputs
+        if readout is None:
+            readout = nn.Identity() if self.activation == "membrane" else _linear(cell, outputs)
+        self.readout = readout
+
+    def initial_state(self, rows: int) -> State:
+        return self.cell.initial_state(rows)
+
+    def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step: logits [rows, classes] and the state after it."""
+        features, state = self.cell(x_t, state)
+        return self.logits(features), state
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits [rows, classes]; one sigmoid output z gives (0, z)."""
+        logits = self.readout(features)
+        if logits.dim() != 2 or logits.shape[1] != self.outputs:
+            raise ValueError(f"the readout gives {list(logits.shape)}, not [rows, {self.outputs}]")
+        if self.activation == "sigmoid":
+            logits = torch.cat([torch.zeros_like(logits), logits], 1)
+        return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+    def activate(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(activations, probabilities), each [rows, classes]: what rules look at."""
+        probabilities = logits.softmax(-1)
+        return (logits if self.activation == "membrane" else probabilities), probabilities
+
+
+def _is_identity(readout: nn.Module | None) -> bool:
+    return readout is None or isinstance(readout, nn.Identity)
+
+
+def _linear(cell: nn.Module, outputs: int) -> nn.Module:
+    features = getattr(cell, "features", None)
+    if features is None:  # a cell that does not say: sized when it is first run
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))
+    if isinstance(features, int) or len(features) == 1:
+        return nn.Linear(features if isinstance(features, int) else features[0], outputs)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(features), outputs))

@@ -1,0 +1,159 @@
+"""What is minimised, and at which steps.
+
+An objective is data: a rule, what to keep of a run, and a pure loss on it. The paper's equation 1 is
+
+    L_RC(ŷ, y) = L(ŷ, y) − β · H(ŷ),    ŷ the output at the first spike, H its entropy.
+
+A row's loss depends on nothing but its own steps read; the batch's loss is the mean over rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankcode.checks import check_read, checked_inputs, checked_labels
+from rankcode.decision import Decision
+from rankcode.engines import Keep, Run, run
+from rankcode.network import Network
+from rankcode.rules import Never, Rule, Threshold, check_rule
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A value that changes as training goes on: `Switch((0, 0.4), (0.5, 0.165))` is 0.4 in the first half
+    and 0.165 in the second. Each pair is the share of training done and the value from there on."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def __init__(self, *points: tuple[float, float]):
+        object.__setattr__(self, "points", tuple((float(share), float(value)) for share, value in points))
+        shares = [share for share, _ in self.points]
+        if not shares or shares[0] != 0 or shares != sorted(shares) or shares[-1] > 1:
+            raise ValueError("a Switch needs pairs (share, value), the shares rising from 0 to at most 1")
+
+    def __call__(self, progress: float) -> float:
+        return [value for share, value in self.points if share <= progress][-1]
+
+
+Beta = float | Callable[[float], float]  # a number, or a schedule over the share of training done
+
+
+class Objective(ABC):
+    """Calling an objective runs the network and gives (loss, decision)."""
+
+    rule: Rule
+    keep: ClassVar[Keep]
+
+    def __call__(
+        self,
+        network: Network,
+        inputs: Tensor,
+        labels: Tensor,
+        lengths: Tensor | None = None,
+        engine: str = "auto",
+        progress: float = 0.0,
+    ) -> tuple[Tensor, Decision]:
+        """`progress` is the share of training done, 0…1, for a β that is a schedule."""
+        check_rule(self.rule, network.activation, network.classes)
+        inputs, lengths = checked_inputs(network, inputs, lengths)
+        labels = checked_labels(network, labels, len(inputs), inputs.device)
+        result = run(network, inputs, lengths, self.rule, self.keep, engine)
+        check_read(inputs, result.decision.steps)
+        return self.loss(result, labels, progress), result.decision
+
+    def loss(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        return self.row_losses(result, labels, progress).mean()
+
+    @abstractmethod
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        """The loss of each row, [rows]."""
+
+
+@dataclass(frozen=True, init=False)
+class AtSpike(Objective):
+    """Rank coding: the loss at the first spike, and at the last step of a row that never fires."""
+
+    keep = "answer"
+    rule: Rule
+    beta: Beta
+
+    def __init__(self, threshold: float | None = None, beta: Beta = 0.0, rule: Rule | None = None):
+        object.__setattr__(self, "rule", _rule(threshold, rule))
+        object.__setattr__(self, "beta", beta)
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        return _penalised(result.at_answer(), labels, _value(self.beta, progress))
+
+
+@dataclass(frozen=True)
+class AtEnd(Objective):
+    """Conventional training: the loss at the last step of every row."""
+
+    keep = "answer"
+    beta: Beta = 0.0
+    rule = Never()
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        return _penalised(result.at_answer(), labels, _value(self.beta, progress))
+
+
+@dataclass(frozen=True)
+class EveryStep(Objective):
+    """Cross-entropy averaged over every step of the row."""
+
+    keep = "read"
+    rule = Never()
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        return _mean_over_length(result, labels)
+
+
+@dataclass(frozen=True, init=False)
+class UntilSpike(Objective):
+    """Cross-entropy summed over the steps up to and including the first spike, divided by the row's
+    length, and β times the entropy at the last step read."""
+
+    keep = "read"
+    rule: Rule
+    beta: Beta
+
+    def __init__(self, threshold: float | None = None, beta: Beta = 0.0, rule: Rule | None = None):
+        object.__setattr__(self, "rule", _rule(threshold, rule))
+        object.__setattr__(self, "beta", beta)
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        losses, beta = _mean_over_length(result, labels), _value(self.beta, progress)
+        return losses - beta * entropy(result.at_answer()) if beta else losses
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """H of the class probabilities, in nats, [rows]."""
+    log_probabilities = logits.log_softmax(-1)
+    return -(log_probabilities.exp() * log_probabilities).sum(-1)
+
+
+def _rule(threshold: float | None, rule: Rule | None) -> Rule:
+    if rule is not None and threshold is not None:
+        raise ValueError("give threshold= or rule=, not both: threshold=0.95 stands for rule=Threshold(0.95)")
+    return rule if rule is not None else Threshold(0.95 if threshold is None else threshold)
+
+
+def _value(beta: Beta, progress: float) -> float:
+    return beta(progress) if callable(beta) else beta
+
+
+def _penalised(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    return losses - beta * entropy(logits) if beta else losses
+
+
+def _mean_over_length(result: Run, labels: Tensor) -> Tensor:
+    losses = F.cross_entropy(result.logits, labels[result.row], reduction="none")
+    total = losses.new_zeros(len(result.lengths)).index_add(0, result.row, losses)
+    return total / result.lengths

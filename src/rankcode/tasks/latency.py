@@ -1,0 +1,23 @@
+"""Images as spike times (paper, section 3.3): every pixel spikes exactly once, darkest ink first."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def latency_code(images: Tensor, levels: int, steps: int) -> Tensor:
+    """Latency-coded images: [rows, …] integers in 0…levels to [rows, steps, …] float32 of zeros and ones.
+
+    Ink of intensity v = value / levels in (0, 1] fires at step `steps` − ⌈`steps` · v⌉ + 1, no ink at the last
+    step. The arithmetic is on integers, so that no pixel on the edge between two steps depends on rounding.
+    """
+    if images.is_floating_point() or images.is_complex():
+        raise ValueError(f"images must hold integers, not {images.dtype}")
+    values = images.long()
+    if values.numel() and not 0 <= int(values.min()) <= int(values.max()) <= levels:
+        raise ValueError(f"image values must lie in 0…{levels}")
+    filled = (steps * values + levels - 1) // levels  # ⌈steps · v⌉
+    fires = (steps - filled + 1).clamp(max=steps)  # [rows, …]
+    step = torch.arange(1, steps + 1, device=images.device).view(-1, *[1] * (images.dim() - 1))
+    return (fires[:, None] == step).float()

@@ -1,0 +1,119 @@
+"""The best any observer of the 2-sequence problem can do, when an error costs 1 and every step costs a little.
+
+A sequence's sum and sum of squares are all that matters of its past. Backward induction from the last step
+gives, on a grid of them, the expected cost of reading on; the optimal observer answers as soon as answering
+costs no more. By symmetry only the size of the sum counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .noise_evidence import NoiseEvidence
+
+
+class OptimalStopping:
+    """The optimal observer for each of some step costs.
+
+    `expected_cost` [costs] is what it pays on average, errors and steps together: no sampling is involved.
+    """
+
+    SUM_NODES = 48
+    NOISE_NODES = 36
+
+    def __init__(self, evidence: NoiseEvidence, costs: tuple[float, ...]):
+        if not costs or min(costs) <= 0:
+            raise ValueError(f"step costs must be positive, and at least one, not {list(costs)}")
+        self.evidence = evidence
+        self.costs = torch.tensor(costs, dtype=torch.float64)
+        # Where the odds of an error are far below a step's cost, every observer has answered.
+        self.largest_log_odds = 5 - math.log(min(*costs, 0.5))
+        spacing = evidence.low / 2
+        reach = math.ceil((evidence.mean + 5 * evidence.high) / spacing)
+        self._next_value = spacing * torch.arange(-reach, reach + 1, dtype=torch.float64)  # [values]
+        mean = evidence.mean * torch.tensor([1.0, -1.0], dtype=torch.float64)[:, None, None]
+        sigma = evidence.sigma[:, None]
+        density = (-(((self._next_value - mean) / sigma) ** 2) / 2).exp() * (spacing / math.sqrt(2 * math.pi)) / sigma
+        self._next_density = density.flatten(0, 1)  # [classes · quadrature, values]
+
+        self.tables: list[Tensor] = [torch.empty(0)] * evidence.steps  # by step: see _padded
+        for step in range(evidence.steps - 1, 0, -1):
+            noise = torch.linspace(0, self._noisiest(step), self.NOISE_NODES, dtype=torch.float64)
+            root_mean_square = evidence.low * torch.expm1(noise)
+            share = torch.linspace(0, 1, self.SUM_NODES, dtype=torch.float64)
+            total = self._largest_sum(step, root_mean_square)[:, None] * share
+            squares = (step * root_mean_square**2)[:, None].expand_as(total)
+            table = self._reading_on(step, total.flatten(), squares.flatten())
+            self.tables[step] = _padded(table.unflatten(0, total.shape))
+        start = torch.zeros(1, dtype=torch.float64)
+        self.expected_cost = self._reading_on(0, start, start)[0]
+
+    def answers(self, step: int, total: Tensor, squares: Tensor, log_odds: Tensor) -> Tensor:
+        """Whether the optimal observer answers now, for each row and step cost: [rows, costs]."""
+        if step == self.evidence.steps:
+            return torch.ones(len(total), len(self.costs), dtype=torch.bool, device=total.device)
+        return torch.sigmoid(-log_odds.abs())[:, None] <= self.cost_of_reading_on(step, total, squares)
+
+    def cost_of_reading_on(self, step: int, total: Tensor, squares: Tensor) -> Tensor:
+        """The expected cost from here on of reading another step, interpolated on the grid: […, costs]."""
+        table = self.tables[step].to(total.device)
+        root_mean_square = (squares / step).sqrt()
+        noise = torch.log1p(root_mean_square / self.evidence.low) / self._noisiest(step)
+        share = total.abs() / self._largest_sum(step, root_mean_square).clamp(min=1e-12)
+        row, row_weights = _cubic(noise.clamp(max=1) * (self.NOISE_NODES - 1), self.NOISE_NODES)
+        column, column_weights = _cubic(share.clamp(max=1) * (self.SUM_NODES - 1), self.SUM_NODES)
+        corner = row * (self.SUM_NODES + 2) + column
+        result = torch.zeros((), dtype=table.dtype, device=table.device)
+        for down, row_weight in enumerate(row_weights):
+            line = torch.zeros((), dtype=table.dtype, device=table.device)
+            for along, column_weight in enumerate(column_weights):
+                line = line + column_weight[..., None] * table[corner + (down * (self.SUM_NODES + 2) + along)]
+            result = result + row_weight[..., None] * line
+        return result
+
+    def _reading_on(self, step: int, total: Tensor, squares: Tensor) -> Tensor:
+        """One step of the induction: a step's cost and the expected cost after it, [nodes] to [nodes, costs]."""
+        evidence = self.evidence
+        terms = torch.cat([evidence.log_terms(step, far) for far in evidence.distances(step, total, squares)], dim=-1)
+        probability = terms.softmax(-1) @ self._next_density  # [nodes, values]
+        total = total[:, None] + self._next_value
+        squares = squares[:, None] + self._next_value**2
+        error = torch.sigmoid(-evidence.log_odds(step + 1, total, squares).abs())[..., None]
+        if step + 1 < evidence.steps:
+            error = torch.minimum(error, self.cost_of_reading_on(step + 1, total, squares))
+        return self.costs + (probability[..., None] * error).sum(1)
+
+    def _noisiest(self, step: int) -> float:
+        """The largest noise coordinate on the grid; noisier sequences are taken for this noisy."""
+        evidence = self.evidence
+        return math.log1p((evidence.mean + evidence.high * (1 + 4 / math.sqrt(step))) / evidence.low)
+
+    def _largest_sum(self, step: int, root_mean_square: Tensor) -> Tensor:
+        """The largest sum on the grid: about the smaller of the largest possible and one that is evidence enough."""
+        evidence = self.evidence
+        enough = self.largest_log_odds * (root_mean_square**2 + evidence.low**2) / (2 * evidence.mean)
+        largest = step * root_mean_square
+        return largest * (1 + (largest / enough) ** 4) ** -0.25  # smooth, so that interpolation stays accurate
+
+
+def _padded(table: Tensor) -> Tensor:
+    """A grid [noise, sum, costs] with one more node on each side, flattened to [nodes, costs]."""
+    table = torch.cat([table[:, 1:2], table, 2 * table[:, -1:] - table[:, -2:-1]], dim=1)  # even in the sum
+    table = torch.cat([2 * table[:1] - table[1:2], table, 2 * table[-1:] - table[-2:-1]])
+    return table.flatten(0, 1)
+
+
+def _cubic(position: Tensor, nodes: int) -> tuple[Tensor, list[Tensor]]:
+    """The first of four padded nodes around each position, and their weights (Catmull-Rom)."""
+    first = position.long().clamp(max=nodes - 2)
+    part = position - first
+    square, cube = part**2, part**3
+    return first, [
+        square - (part + cube) / 2,
+        1 - 2.5 * square + 1.5 * cube,
+        part / 2 + 2 * square - 1.5 * cube,
+        (cube - square) / 2,
+    ]
