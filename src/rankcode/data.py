@@ -55,7 +55,7 @@ class Generated:
     are what `scan` gives; training batches use the seed of the run and never end.
     """
 
-    CHUNK = 10_000  # rows drawn at once by scan, whatever batch is asked for: the rows stay the same
+    CHUNK = 10_000  # rows scan draws at once, on the CPU: they are the same for every batch size and device
 
     def __init__(self, generate: Callable[[int, torch.Generator], Batch], size: int | None = None, seed: int = 0):
         self.generate, self.size, self.seed = generate, size, seed
@@ -71,7 +71,7 @@ class Generated:
         if self.size is None:
             raise ValueError("this source is endless: give it a size to evaluate on it")
         for chunk, first in enumerate(range(0, self.size, self.CHUNK)):
-            drawn = self.generate(min(self.CHUNK, self.size - first), seeded(device, self.seed, chunk, 1))
+            drawn = self.generate(min(self.CHUNK, self.size - first), seeded("cpu", self.seed, chunk, 1))
             yield from Arrays(*drawn).scan(rows, device)
 
 
@@ -103,8 +103,8 @@ class Arrays:
     def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         """Shuffled anew each epoch; the last batch of an epoch may be smaller."""
         epoch, skip = divmod(start, -(-self.size // rows))
-        for epoch in count(epoch):
-            order = torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
+        for number in count(epoch):
+            order = torch.randperm(self.size, generator=seeded("cpu", seed, number))
             for index in order.split(rows)[skip:]:
                 yield self.take(index, device)
             skip = 0

@@ -1,4 +1,4 @@
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from rankcode.tasks import TASKS, Spotting
 
 def longest_run(sequence) -> int:
     longest = run = 1
-    for before, now in zip(sequence, sequence[1:], strict=False):
+    for before, now in pairwise(sequence):
         run = run + 1 if now == before else 1
         longest = max(longest, run)
     return longest
@@ -75,8 +75,8 @@ def test_limit_against_every_sequence(threshold):
     # A tie is half right whichever way it is answered, and so is its mean over all continuations.
     steps = steps.double() + 1
     limit = task.limit(threshold)
-    assert limit.overall.accuracy.item() == pytest.approx(right.double().mean().item(), abs=1e-12)
-    assert limit.overall.steps.item() == pytest.approx(steps.mean().item(), abs=1e-12)
+    assert limit.accuracy == pytest.approx(right.double().mean().item(), abs=1e-12)
+    assert limit.steps == pytest.approx(steps.mean().item(), abs=1e-12)
     assert limit.positive_steps == pytest.approx(steps[labels == 1].mean().item(), abs=1e-12)
     assert limit.negative_steps == pytest.approx(steps[labels == 0].mean().item(), abs=1e-12)
     assert limit.positive_share == pytest.approx(labels.double().mean().item(), abs=1e-12)
@@ -84,8 +84,8 @@ def test_limit_against_every_sequence(threshold):
 
 def test_limit_of_the_paper():
     limit = Spotting().limit(0.95)
-    assert limit.overall.accuracy.item() == pytest.approx(1.0, abs=1e-12)
-    assert limit.overall.steps.item() == pytest.approx(17.49, abs=0.005)
+    assert limit.accuracy == pytest.approx(1.0, abs=1e-12)
+    assert limit.steps == pytest.approx(17.49, abs=0.005)
     assert limit.positive_steps == pytest.approx(13.29, abs=0.005)
     assert limit.negative_steps == pytest.approx(22.61, abs=0.005)
     assert limit.positive_share == pytest.approx(0.550, abs=0.0005)

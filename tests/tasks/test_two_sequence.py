@@ -8,7 +8,7 @@ from rankcode.data import seeded
 from rankcode.tasks import TASKS, TwoSequence
 
 ROWS = 100_000
-COSTS = (0.006, 0.002, 0.0005)
+COSTS = (0.006, 0.004, 0.003, 0.002, 0.001, 0.0005)
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +19,11 @@ def task():
 @pytest.fixture(scope="module")
 def drawn(task):
     return task.draw(ROWS, seeded("cpu", 2022))
+
+
+@pytest.fixture(scope="module")
+def optimal(task, drawn):
+    return task.optimal_stopping_curve(*drawn[0][:2], COSTS)
 
 
 def log_odds_by_integral(values: np.ndarray) -> np.ndarray:
@@ -99,7 +104,7 @@ def test_posterior_does_not_depend_on_how_rows_are_chunked(task, drawn, monkeypa
 def test_constant_threshold_curve_against_the_posterior(task, drawn):
     batch = drawn[0]
     inputs, labels = batch.inputs[:2_000], batch.labels[:2_000]
-    thresholds = (0.5, 0.8, 0.95, 1.0)
+    thresholds = (0.5, 0.8, 0.95, 0.9999)
     curve = task.constant_threshold_curve(inputs, labels, thresholds)
     posterior = task.posterior(inputs)
     for number, threshold in enumerate(thresholds):
@@ -109,7 +114,8 @@ def test_constant_threshold_curve_against_the_posterior(task, drawn):
         answer = posterior[torch.arange(2_000), step].argmax(-1)
         assert curve.accuracy[number].item() == (answer == labels).double().mean().item()
         assert curve.steps[number].item() == pytest.approx((step + 1).double().mean().item(), abs=1e-9)
-    assert curve.steps[0].item() == 1 and curve.steps[-1].item() == 40
+    assert curve.steps[0].item() == 1
+    assert task.constant_threshold_curve(inputs, labels, [1.0]).steps.tolist() == [40]  # nothing is ever certain
 
 
 def test_limits_of_constant_thresholds(task, drawn):
@@ -138,30 +144,34 @@ def test_one_step_of_the_induction_against_an_integral():
         error = np.minimum(positive, negative).sum() / (positive + negative).sum()
         total = torch.tensor([value], dtype=torch.float64)
         cost = policy.cost_of_reading_on(1, total, total**2)[0]
-        np.testing.assert_allclose(cost, error + np.array(COSTS), atol=2e-4)
+        np.testing.assert_allclose(cost, error + np.array(COSTS), atol=3e-5)
 
 
-def test_optimal_stopping_costs_what_the_induction_says_and_less_than_any_threshold(task, drawn):
-    inputs, labels = drawn[0][:2]
-    policy = task.optimal_stopping(COSTS)
-    optimal = task.optimal_stopping_curve(inputs, labels, COSTS)
-    thresholds = [0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995]
-    constant = task.constant_threshold_curve(inputs, labels, thresholds)
+def test_optimal_stopping_costs_what_the_induction_says(task, optimal):
+    """The induction and the sequences have nothing in common but the task: a mistake in either shows here."""
+    expected = task.optimal_stopping(COSTS).expected_cost
     for number, cost in enumerate(COSTS):
         paid = (1 - optimal.accuracy[number] + cost * optimal.steps[number]).item()
-        deviation = (0.25 * 0.25 + (13 * cost) ** 2) ** 0.5  # at most: errors below 6 %, steps' deviation below 13
-        assert abs(paid - policy.expected_cost[number].item()) < 4 * deviation / ROWS**0.5
-        assert paid < (1 - constant.accuracy + cost * constant.steps).min().item()
+        deviation = 0.23 + 13 * cost  # at most: errors below 5.6 %, deviation of the steps below 13
+        assert abs(paid - expected[number].item()) < 4 * deviation / ROWS**0.5
 
 
-def test_limits_of_optimal_stopping(task, drawn):
-    """Accuracy at the mean steps of the published limits, read off the curve between two costs."""
-    costs = (0.0068, 0.0055, 0.0045, 0.0037, 0.0030, 0.0024, 0.0019, 0.0014, 0.0010, 0.0007, 0.0005)
-    curve = task.optimal_stopping_curve(*drawn[0][:2], costs)
-    published = [(13.07, 0.9433), (15.09, 0.9539), (16.36, 0.9586), (17.89, 0.9625), (20.07, 0.9661), (21.91, 0.9676)]
-    for steps, accuracy in published:
+def test_optimal_stopping_costs_less_than_any_threshold(task, drawn, optimal):
+    thresholds = [0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995]
+    constant = task.constant_threshold_curve(*drawn[0][:2], thresholds)
+    for number, cost in enumerate(COSTS):
+        paid = 1 - optimal.accuracy[number] + cost * optimal.steps[number]
+        assert paid < (1 - constant.accuracy + cost * constant.steps).min()
+
+
+def test_limits_of_optimal_stopping(optimal):
+    """Against the same limits on the 1,000,000 test sequences."""
+    accuracies = (0.94464, 0.95490, 0.95934, 0.96324, 0.96656, 0.96784)
+    means = (13.083, 15.167, 16.451, 18.046, 20.318, 22.178)
+    for number, (accuracy, steps) in enumerate(zip(accuracies, means, strict=True)):
         error = (accuracy * (1 - accuracy) / ROWS) ** 0.5
-        assert abs(np.interp(steps, curve.steps, curve.accuracy) - accuracy) < 4 * error
+        assert abs(optimal.accuracy[number].item() - accuracy) < 4 * error
+        assert abs(optimal.steps[number].item() - steps) < 4 * 13 / ROWS**0.5
 
 
 def test_wrong_settings_and_inputs_are_named(task):

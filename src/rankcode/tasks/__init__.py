@@ -1,10 +1,9 @@
 """Tasks: data, shapes, labels and, where it exists, the theoretical limit."""
 
 from .latency import latency_code
-from .limit import Limit
 from .spotting import Spotting, SpottingLimit
 from .temporal_digits import TemporalDigits
-from .two_sequence import TwoSequence
+from .two_sequence import Limit, TwoSequence
 
 TASKS = {task.name: task for task in (Spotting, TwoSequence, TemporalDigits)}
 

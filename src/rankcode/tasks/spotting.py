@@ -15,13 +15,12 @@ from torch import Tensor
 
 from rankcode.data import Batch, Generated
 
-from .limit import Limit
-
 
 class SpottingLimit(NamedTuple):
     """What an ideal observer with a constant threshold reaches, over all sequences there are."""
 
-    overall: Limit
+    accuracy: float  # share of sequences answered right
+    steps: float  # mean steps read
     positive_steps: float  # mean steps read in positive sequences
     negative_steps: float  # mean steps read in negative sequences
     positive_share: float  # share of positive sequences
@@ -90,15 +89,20 @@ class Spotting:
             steps += step * torch.stack([(answered * (1 - positive)).sum(), (answered * positive).sum()])
             reading = self._advance(reading - answered)
         share = self._positive[1, 1]
-        overall = Limit(torch.tensor(right, dtype=torch.float64), steps.sum())
-        return SpottingLimit(overall, float(steps[1] / share), float(steps[0] / (1 - share)), float(share))
+        negative_steps, positive_steps = float(steps[0] / (1 - share)), float(steps[1] / share)
+        return SpottingLimit(right, float(steps.sum()), positive_steps, negative_steps, float(share))
+
+    def limit_curves(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The limit by name, as (accuracy, steps): exact, a point for each of some θ."""
+        limits = [self.limit(threshold) for threshold in (0.55, 0.6, 0.7, 0.8, 0.9, 0.95)]
+        accuracy, steps = (torch.tensor([limit[k] for limit in limits]) for k in (0, 1))
+        return {"constant threshold on the exact posterior": (accuracy, steps)}
 
     def _advance(self, mass: Tensor) -> Tensor:
-        """Where the mass on each present run goes in one step: the run ends, or it grows by one."""
+        """Where unanswered sequences go in one step, by present run: it ends, or it grows. None is positive yet."""
         following = torch.zeros_like(mass)
         following[1] = mass[:-1].sum() / 2
         following[2:] = mass[1:-1] / 2
-        following[-1] += mass[-1]  # positive once is positive for good
         return following
 
     @cached_property

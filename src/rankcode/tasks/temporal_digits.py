@@ -25,8 +25,8 @@ def _load() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError("temporal digits need scikit-learn: pip install 'rankcode[data]'") from error
-    digits = load_digits()
-    return digits.images.astype(np.uint8)[:, None], digits.target  # [rows, 1, 8, 8], [rows]
+    images, labels = load_digits(return_X_y=True)
+    return images.astype(np.uint8), labels  # [rows, 64], [rows]
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankcode.data import Batch, Generated
 
-from .limit import Limit
 from .noise_evidence import NoiseEvidence
 from .optimal_stopping import OptimalStopping
 
-CHUNK = 50_000  # rows at once: bounds the memory of the limits
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # of limit_curves
+COSTS = (0.05, 0.02, 0.012, 0.008, 0.006, 0.004, 0.003, 0.002, 0.001, 0.0005, 0.0001)
+CHUNK = 20_000  # rows at once: bounds the memory that the limits take
+
+
+class Limit(NamedTuple):
+    """What ideal observers reach: one entry for each threshold, or cost of a step, asked for."""
+
+    accuracy: Tensor  # share of sequences answered right
+    steps: Tensor  # mean steps read; a sequence on which an observer never fires counts as its full length
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,20 @@ class TwoSequence:
         def answers(step: int, total: Tensor, squares: Tensor, log_odds: Tensor) -> Tensor:
             return (log_odds.abs()[:, None] >= bound) | (step == self.steps)
 
-        return self._curve(inputs, labels, answers)
+        return self._curve(inputs, labels, len(bound), answers)
 
     def optimal_stopping_curve(self, inputs: Tensor, labels: Tensor, costs: Sequence[float]) -> Limit:
         """What answering at the best moment reaches on these sequences, for each cost of a step (an error: 1)."""
-        return self._curve(inputs, labels, self.optimal_stopping(costs).answers)
+        return self._curve(inputs, labels, len(costs), self.optimal_stopping(costs).answers)
+
+    def limit_curves(self, rows: int = 100_000) -> dict[str, Limit]:
+        """The limits by name, on at most that many sequences of the test split."""
+        test = list(replace(self, test_rows=min(rows, self.test_rows)).test.scan(rows, "cpu"))
+        inputs, labels = torch.cat([batch.inputs for batch in test]), torch.cat([batch.labels for batch in test])
+        return {
+            "constant threshold on the exact posterior": self.constant_threshold_curve(inputs, labels, THRESHOLDS),
+            "optimal stopping": self.optimal_stopping_curve(inputs, labels, COSTS),
+        }
 
     def optimal_stopping(self, costs: Sequence[float]) -> OptimalStopping:
         """The optimal observer for each of these step costs; remembered, since it takes seconds to work out."""
@@ -122,20 +139,22 @@ class TwoSequence:
             total, squares = total + value, squares + value**2
             yield step, total, squares, self.evidence.log_odds(step, total, squares)
 
-    def _curve(self, inputs: Tensor, labels: Tensor, answers: Callable[..., Tensor]) -> Limit:
+    def _curve(self, inputs: Tensor, labels: Tensor, observers: int, answers: Callable[..., Tensor]) -> Limit:
         """Accuracy and mean steps of observers: `answers(step, …)` says which answer now, [rows, observers]."""
         self._check(inputs)
         if labels.shape != inputs.shape[:1]:
             raise ValueError(f"labels must have shape [{len(inputs)}], one for each row, not {list(labels.shape)}")
-        right = steps = torch.zeros((), dtype=torch.float64, device=inputs.device)
+        right, steps = torch.zeros(2, observers, dtype=torch.float64, device=inputs.device)
         for rows in _chunks(len(inputs)):
-            reading = torch.ones((), dtype=torch.bool, device=inputs.device)  # [rows, observers] from the first step on
+            positive = labels[rows].bool()
+            reading = torch.ones(len(positive), observers, dtype=torch.bool, device=inputs.device)
             for step, total, squares, log_odds in self._observe(inputs[rows]):
-                answered = reading & answers(step, total, squares, log_odds)
-                correct = ((log_odds > 0) == labels[rows].bool())[:, None]
-                right = right + (answered & correct).sum(0)
-                steps = steps + step * answered.sum(0)
-                reading = reading & ~answered
+                some = reading.any(1).nonzero()[:, 0]  # rows that an observer still reads
+                answered = reading[some] & answers(step, total[some], squares[some], log_odds[some])
+                correct = (log_odds[some] > 0) == positive[some]
+                right += (answered & correct[:, None]).sum(0)
+                steps += step * answered.sum(0)
+                reading[some] &= ~answered
         return Limit(right / len(inputs), steps / len(inputs))
 
 

@@ -1,0 +1,37 @@
+# `make demo` and `make test` work on a fresh machine with Python 3.11+ and make; both create .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format clean
+
+demo: .venv/demo
+	$(BIN)/rankcode demo
+
+test: check
+	$(BIN)/python -m pytest -q
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch comes first and alone: the pinned build satisfies everything that asks for torch later.
+.venv/torch: constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	touch $@
+
+.venv/demo: .venv/torch pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	touch $@
+
+.venv/dev: .venv/torch pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ .venv/demo
+
+clean:
+	rm -rf .venv
