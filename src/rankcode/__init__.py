@@ -10,3 +10,37 @@ from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
 from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
 from rankcode.training import History, Training, fit
+
+__all__ = [
+    "AtEnd",
+    "AtSpike",
+    "Batch",
+    "Curve",
+    "Decision",
+    "EveryStep",
+    "FireAt",
+    "History",
+    "Network",
+    "Never",
+    "Objective",
+    "Patience",
+    "Report",
+    "Rule",
+    "StepThresholds",
+    "Switch",
+    "Threshold",
+    "Trace",
+    "Training",
+    "UntilSpike",
+    "cells",
+    "data",
+    "decide",
+    "engines",
+    "evaluate",
+    "fit",
+    "load",
+    "save",
+    "tasks",
+    "trace",
+    "tradeoff",
+]

@@ -2,28 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import torch
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+try:
+    from matplotlib.figure import Figure
+except ImportError:
+    raise ImportError("pictures need matplotlib: pip install 'rankcode[plots]'") from None
+
+from rankcode.inference import Trace
+from rankcode.metrics import Curve
+
+BLUE, RED, GREEN, GREY = "#1f6fd6", "#d1495b", "#2a9d5c", "#8a8f98"
+COLOURS = (BLUE, RED, "#e0912f", GREEN, "#7b5cc4", "#16a3a3")
 
 
-def plot_training(records: list[dict[str, Any]], path: Path) -> None:
+def plot_training(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Accuracy and steps read over training."""
-    figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
-    for part, label in (("training", "training"), ("validation", "validation"), ("first_spike", "first spike")):
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    parts = {"training": GREY, "validation": BLUE, "first_spike": RED}
+    for part, colour in parts.items():
         chosen = [record for record in records if part in record]
         if part == "first_spike" and all(record["validation"] == record[part] for record in chosen):
             continue
         examples = [record["examples"] for record in chosen]
-        upper.plot(examples, [100 * record[part]["accuracy"] for record in chosen], label=label)
-        lower.plot(examples, [record[part]["mean_steps"] for record in chosen], label=label)
-    upper.set_ylabel("accuracy (%)")
-    lower.set_ylabel("mean steps read")
-    lower.set_xlabel("training examples")
-    upper.legend()
+        label = part.replace("_", " ")
+        upper.plot(examples, [100 * record[part]["accuracy"] for record in chosen], colour, lw=1.4, label=label)
+        lower.plot(examples, [record[part]["mean_steps"] for record in chosen], colour, lw=1.4, label=label)
+    upper.set(ylabel="accuracy (%)")
+    lower.set(ylabel="mean steps read", xlabel="training examples", ylim=(0, None))
+    upper.legend(frameon=False)
+    for axes in (upper, lower):
+        _plain(axes)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
+
+
+def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, Any]] | None = None) -> Figure:
+    """Accuracy against mean steps, a curve for each network, and the theoretical limits: name -> (accuracy,
+    steps)."""
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for (name, (accuracy, steps)), style in zip((limits or {}).items(), ("-", "--", ":"), strict=False):
+        axes.plot(
+            steps, 100 * torch.as_tensor(accuracy), style, color="#30343b", lw=1.2, marker=_dot(steps), label=name
+        )
+    for (name, curve), colour in zip(curves.items(), COLOURS * 9, strict=False):
+        accuracy = [100 * value for value in curve.accuracy]
+        axes.plot(curve.mean_steps, accuracy, "o-", color=colour, ms=4, lw=1.4, label=name)
+    axes.set(xlabel="mean steps read", ylabel="accuracy (%)")
+    axes.legend(frameon=False, loc="lower right")
+    _plain(axes)
+    return figure
+
+
+def plot_spike_times(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """The distribution of first-spike times through training, a panel for each network (the paper's Fig. 2B).
+
+    Darker: more of the validation rows answered after that many steps. The line is the mean.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(histories), sharey=True, squeeze=False)[0]
+    for axes, (name, records), colour in zip(panels, histories.items(), COLOURS, strict=False):
+        reports = [record["first_spike"] for record in records]
+        examples = [record["examples"] / 1000 for record in records]
+        steps = max(len(report["steps_histogram"]) for report in reports)
+        share = torch.zeros(steps, len(reports))
+        for column, report in enumerate(reports):
+            counts = torch.tensor(report["steps_histogram"], dtype=torch.float32)
+            share[: len(counts), column] = counts / counts.sum()
+        extent = (0, examples[-1], 0.5, steps + 0.5)
+        axes.imshow(share.sqrt(), origin="lower", aspect="auto", extent=extent, cmap="Greys", vmin=0, vmax=1)
+        axes.plot(examples, [report["mean_steps"] for report in reports], color=colour, lw=2)
+        axes.set(title=name, xlabel="training sequences (thousands)", ylim=(0.5, steps + 0.5))
+    panels[0].set(ylabel="steps read at the first spike")
+    return figure
+
+
+def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[str, Trace], threshold: float) -> Figure:
+    """Example inputs with one value a step, and beneath each the activation of the last class for every
+    network: drawn up to its first spike, and faint after it."""
+    figure = Figure(figsize=(2.7 * len(inputs), 4.2), layout="constrained")
+    upper, lower = figure.subplots(2, len(inputs), sharex=True, sharey="row", squeeze=False)
+    steps = torch.arange(1, inputs.shape[1] + 1)
+    for row, (above, below) in enumerate(zip(upper, lower, strict=True)):
+        above.axhline(0, color=GREY, lw=0.8)
+        above.plot(steps, inputs[row, :, 0], color="#30343b", lw=1, marker=".", ms=3)
+        above.set_title(labels[row], fontsize=10)
+        for (name, trace), colour in zip(traces.items(), COLOURS, strict=False):
+            activation = trace.activations[row]  # [steps, classes]
+            crossed = (activation.amax(1) >= threshold).nonzero().flatten().tolist()
+            end = crossed[0] + 1 if crossed else len(steps)
+            below.plot(steps, activation[:, -1], color=colour, lw=1, alpha=0.25)
+            below.plot(steps[:end], activation[:end, -1], color=colour, lw=1.8, label=name)
+            if crossed:
+                below.plot(end, activation[end - 1, -1], "o", color=colour, ms=6)
+                above.axvline(end, color=colour, lw=1.2, ls="--")
+        for level in (threshold, 1 - threshold):
+            below.axhline(level, color=GREY, lw=0.8, ls=":")
+        below.set(xlabel="step", ylim=(-0.03, 1.03))
+        _plain(above)
+        _plain(below)
+    upper[0].set(ylabel="input")
+    lower[0].set(ylabel="activation, positive class")
+    lower[0].legend(frameon=False, fontsize=8, loc="lower left")
+    return figure
+
+
+def _plain(axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def _dot(steps: Sequence[float]) -> str:
+    """A limit that is one point is drawn as a star, since it has no line."""
+    return "*" if len(steps) == 1 else ""

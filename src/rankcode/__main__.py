@@ -1,0 +1,6 @@
+"""`python -m rankcode` is `rankcode`."""
+
+from rankcode.cli import main
+
+if __name__ == "__main__":
+    main()
