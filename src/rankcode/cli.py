@@ -47,7 +47,9 @@ def _parse(argv: list[str] | None) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        lines = [line.strip(" │╰╯─") for line in said.getvalue().splitlines() if not line.startswith("╭")]
-        text = " ".join(line for line in lines if line and not line.startswith("For full helptext"))
-        text = re.sub(r"Error parsing __tyro\S+ |Argument helptext.*|in rankcode \S+ --help$|rankcode \S+ --help$", "", text)
+        lines = [line.strip(" │╰╯─|+") for line in said.getvalue().strip().splitlines()[1:]]  # without the title
+        text = " ".join(line for line in lines if line.strip("-") and not line.startswith("For full helptext"))
+        text = re.sub(
+            r"Error parsing __tyro\S+ |Argument helptext.*|in rankcode \S+ --help$|rankcode \S+ --help$", "", text
+        )
         raise ValueError(f"{text.strip()} (see rankcode --help)") from None

@@ -36,9 +36,9 @@ class Demo:
 
     folder: str | None = None
     """Where the runs and the page are kept. Default: runs/demo, or the next free name."""
-    examples: int = 150_000
+    examples: int = 96_000
     """Sequences each network is trained on."""
-    units: int = 48
+    units: int = 32
     """LSTM units of each network."""
     test_rows: int = 50_000
     """Fresh sequences both are judged on."""
@@ -60,11 +60,12 @@ class Demo:
             networks[name] = Network(cells.LSTM(1, self.units), outputs=1)
             config = Training(
                 examples=self.examples,
-                rate=0.003,
+                rows=64,
+                rate=0.005,
                 schedule="cosine",
                 clip=1.0,
                 average=0.99,
-                validate_every=max(1, self.examples // 128 // 60),
+                validate_every=max(1, self.examples // 64 // 60),
                 finish_with="last",
                 seed=self.seed,
                 folder=str(folder / name),

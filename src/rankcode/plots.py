@@ -75,7 +75,7 @@ def plot_spike_times(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fi
             counts = torch.tensor(report["steps_histogram"], dtype=torch.float32)
             share[: len(counts), column] = counts / counts.sum()
         extent = (0, examples[-1], 0.5, steps + 0.5)
-        axes.imshow(share.sqrt(), origin="lower", aspect="auto", extent=extent, cmap="Greys", vmin=0, vmax=1)
+        axes.imshow(share.sqrt().numpy(), origin="lower", aspect="auto", extent=extent, cmap="Greys", vmin=0, vmax=1)
         axes.plot(examples, [report["mean_steps"] for report in reports], color=colour, lw=2)
         axes.set(title=name, xlabel="training sequences (thousands)", ylim=(0.5, steps + 0.5))
     panels[0].set(ylabel="steps read at the first spike")
