@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 
 
 class Progress:
-    """`with Progress("training", total) as bar: bar.show(done, "loss 0.1")`. Writes to standard error."""
+    """`with Progress(total) as bar: bar.show(done, "loss 0.1")`. Writes to standard error."""
 
-    def __init__(self, title: str, total: int, enabled: bool = True, done: int = 0):
+    def __init__(self, total: int, enabled: bool = True, done: int = 0):
         """`done`: work done before, which does not count for the speed."""
-        self.title, self.total, self.enabled, self.before = title, total, enabled, done
+        self.total, self.enabled, self.before = total, enabled, done
         self.terminal = sys.stderr.isatty()
         self.interval = 0.2 if self.terminal else 30.0
         self.begun = self.shown = time.monotonic()
+        self.open_line = False
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_) -> None:
-        if self.enabled and self.terminal:
+        if self.open_line:
             sys.stderr.write("\n")
+            sys.stderr.flush()
 
-    def due(self) -> bool:
-        """Whether it is time to show again."""
-        return self.enabled and time.monotonic() - self.shown >= self.interval
+    def due(self, done: int) -> bool:
+        """Whether it is time to show again; the end is always shown."""
+        return self.enabled and (done == self.total or time.monotonic() - self.shown >= self.interval)
 
     def show(self, done: int, text: str) -> None:
         if not self.enabled:
@@ -34,10 +37,14 @@ class Progress:
         spent = self.shown - self.begun
         left = spent / max(done - self.before, 1) * (self.total - done)
         share = done / self.total
-        bar = "█" * int(20 * share) + "·" * (20 - int(20 * share))
-        line = f"{self.title} {bar} {100 * share:3.0f} %  {text}  {_clock(spent)} < {_clock(left)}"
+        line = f"{100 * share:3.0f} %  {text}  {_clock(spent)} < {_clock(left)}"
+        room = shutil.get_terminal_size().columns - 1 if self.terminal else 120  # a wrapped line cannot be redrawn
+        cells = max(0, min(20, room - len(line) - 1))
+        full = int(cells * share)
+        line = f"{'█' * full}{'·' * (cells - full)} {line}"[:room]
         sys.stderr.write(f"\r\x1b[2K{line}" if self.terminal else f"{line}\n")
         sys.stderr.flush()
+        self.open_line = self.terminal
 
 
 def _clock(seconds: float) -> str:

@@ -1,17 +1,19 @@
-"""The folder of a training run: config.json, metrics.jsonl, checkpoint.pt, best and last model, a plot.
+"""The folder of a training run: config.json, checkpoint.pt, metrics.jsonl, best and last model, a plot.
 
-Every file but metrics.jsonl is written whole or not at all. A run that was cut off goes on from its
-checkpoint; lines of metrics.jsonl written after that checkpoint are dropped and written again.
+Every file is written whole or not at all, but for metrics.jsonl, which grows by a line for each record. A
+run that was cut off goes on from its checkpoint, which holds the records too: metrics.jsonl begins again
+from those. config.json says what the run is, and nobody else's files are ever written over.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import pickle
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ FORMAT = 1
 
 
 class RunFolder:
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, tensorboard: bool = False):
+        self.path, self.tensorboard = Path(path), tensorboard
+        self._events: Any = None
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -50,38 +53,47 @@ class RunFolder:
             )
         return config
 
-    def begin(self, config: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-        """Make the folder, or take up the run in it: the checkpoint to go on from, or None to start."""
-        config = json.loads(json.dumps(config))
-        if (self.path / "config.json").exists():
-            if not resume:
-                raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
-            written = self.config()
-            for part, settings in config.items():
-                if written.get(part) != settings:
-                    raise ValueError(f"{self.path} holds a run of another {part}: {_difference(written[part], settings)}")
-            return self.checkpoint()
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ValueError(f"{self.path} exists and is not a run folder: choose another")
-        self.path.mkdir(parents=True, exist_ok=True)
-        content = {"format": FORMAT, "versions": versions(), **config}
-        write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
-        return None
+    def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
+        """Make the folder, or look into the run it holds: the checkpoint to go on from, or None to start."""
+        if self.tensorboard:
+            _tensorboard_writer()  # fails now where it is not installed, before anything is written
+        settings = json.loads(json.dumps(settings))
+        if not (self.path / "config.json").exists():
+            if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
+                raise ValueError(f"{self.path} exists and is not a run folder: choose another")
+            content = {"format": FORMAT, "versions": versions(), **settings}
+            write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
+            return None
+        if not resume:
+            raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
+        written = self.config()
+        for part, wanted in settings.items():
+            if written.get(part) != wanted:
+                difference = _difference(part, written.get(part), wanted)
+                raise ValueError(f"{self.path} holds a run with other settings: {difference}")
+        return self.checkpoint()
 
     def checkpoint(self) -> dict[str, Any] | None:
-        """The latest checkpoint, or None before the first. metrics.jsonl is cut back to it."""
+        """The latest checkpoint, or None before the first."""
         file = self.path / "checkpoint.pt"
         if not file.exists():
-            write_whole(self.path / "metrics.jsonl", b"")
             return None
         try:
-            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-            batch = checkpoint["batch"]
-        except (RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
+            return torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+        except OSError:
+            raise
+        except Exception:  # there is no telling what a damaged file makes the reader stumble over
             raise ValueError(f"{file} is damaged or cut short: the run cannot go on from it") from None
-        kept = [record for record in self.records() if record["batch"] <= batch]
-        write_whole(self.path / "metrics.jsonl", b"".join(_line(record) for record in kept))
-        return checkpoint
+
+    def start(self, records: list[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
+        """Bring every file in line with where the run stands now."""
+        for leftover in self._leftovers():
+            leftover.unlink()
+        write_whole(self.path / "metrics.jsonl", b"".join(_line(record) for record in records))
+        self.write_checkpoint(checkpoint)
+        if self.tensorboard:
+            examples = records[-1]["examples"] if records else 0
+            self._events = _tensorboard_writer()(self.path, purge_step=examples + 1)
 
     def write_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         buffer = io.BytesIO()
@@ -91,28 +103,59 @@ class RunFolder:
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut short is left out."""
         file = self.path / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
+            return [json.loads(line) for line in lines if line.endswith(b"\n")]
         except ValueError:
             raise ValueError(f"{file} is damaged: a line of it is not JSON") from None
 
     def write_record(self, record: dict[str, Any]) -> None:
         with open(self.path / "metrics.jsonl", "ab") as file:
             file.write(_line(record))
+        if self._events is not None:
+            for part in ("training", "validation", "first_spike"):
+                for name, value in record.get(part, {}).items():
+                    if isinstance(value, float):
+                        self._events.add_scalar(f"{part}/{name}", value, record["examples"])
+            self._events.flush()
 
     def write_model(self, name: str, network: Network) -> None:
         save(network, self.path / f"{name}.safetensors")
 
-    def write_plot(self) -> None:
+    def model(self, name: str = "best", network: Network | None = None) -> Network:
+        return load(self.path / f"{name}.safetensors", network)
+
+    def finish(self) -> None:
         """training.png, where matplotlib is installed."""
+        if self._events is not None:
+            self._events.close()
         if find_spec("matplotlib") is not None:
             from rankcode.plots import plot_training
 
-            plot_training(self.records(), self.path / "training.png")
+            part = self.path / ".part.training.png"
+            plot_training(self.records(), part)
+            os.replace(part, self.path / "training.png")
 
-    def model(self, name: str = "best", network: Network | None = None) -> Network:
-        return load(self.path / f"{name}.safetensors", network)
+    def _leftovers(self) -> list[Path]:
+        """Files whose writing was cut off."""
+        return [*self.path.glob(".*.part"), *self.path.glob(".part.*")]
+
+    def _only_leftovers(self) -> bool:
+        return set(self.path.iterdir()) == set(self._leftovers())
+
+
+def free_folder(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that does not exist."""
+    return next(free for n in count(1) if not (free := path if n == 1 else path.with_name(f"{path.name}-{n}")).exists())
+
+
+def _tensorboard_writer() -> Any:
+    """The class that writes TensorBoard events."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("TensorBoard is not installed: pip install 'rankcode[tensorboard]'") from None
+    return SummaryWriter
 
 
 def versions() -> dict[str, str]:
@@ -127,9 +170,10 @@ def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-def _difference(written: Any, wanted: Any) -> str:
+def _difference(name: str, written: Any, wanted: Any) -> str:
+    """The first setting that differs, by its full name."""
     if isinstance(written, dict) and isinstance(wanted, dict):
-        for key in sorted(written.keys() | wanted.keys()):
+        for key in (*wanted, *written):
             if written.get(key) != wanted.get(key):
-                return f"{key} is {written.get(key)!r} there and {wanted.get(key)!r} here"
-    return f"{written!r} there and {wanted!r} here"
+                return _difference(f"{name}.{key}", written.get(key), wanted.get(key))
+    return f"{name} is {written!r} there and {wanted!r} here"

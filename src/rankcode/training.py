@@ -1,4 +1,4 @@
-"""The training loop: `fit`, one screen, and the settings around it.
+"""The training loop: `fit`, on one screen, and what a record of it holds.
 
 Every random choice of batch n comes from the seed and n alone, so a run that was cut off ends with the
 weights it would have ended with.
@@ -6,103 +6,33 @@ weights it would have ended with.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal, get_args, get_type_hints
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from numbers import Number
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from rankcode.data import Loader, Source, as_source, split_of
+from rankcode.data import Arrays, Batch, Loader, Source, as_source, split_of
 from rankcode.decision import Decision
-from rankcode.distributed import Processes, own_device, processes
+from rankcode.distributed import own_device, processes
+from rankcode.inference import decide
 from rankcode.metrics import evaluate
 from rankcode.model_file import describe
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.progress import Progress
-from rankcode.rules import Never, Threshold
+from rankcode.rules import Never, Rule, Threshold, check_rule
 from rankcode.run_folder import RunFolder
+from rankcode.training_config import Training
 from rankcode.training_state import TrainingState
-
-
-@dataclass(frozen=True)
-class Training:
-    """How to train."""
-
-    epochs: float | None = None
-    """Passes over the training data. Default: 50, for data that ends."""
-    examples: int | None = None
-    """Rows to train on in all, instead of epochs. Default: 200,000, for generated data."""
-    rows: int = 128
-    """Rows in a batch."""
-    optimizer: Literal["adam", "adamw"] = "adam"
-    """The optimiser."""
-    rate: float = 0.001
-    """Learning rate."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """Learning rate over time: constant as in the paper, or falling to zero along a cosine."""
-    warmup: float = 0.0
-    """Share of training over which the rate rises from zero."""
-    weight_decay: float = 0.0
-    """Weight decay of the optimiser."""
-    clip: float | None = None
-    """Largest norm of the gradient; none by default."""
-    average: float | None = None
-    """Decay of the moving average of the weights, such as 0.999. Validation, best and saved model use it."""
-    validate_every: int | None = None
-    """Batches between validations. Default: an epoch, or 50 batches of generated data."""
-    select: Literal["accuracy", "loss", "harmonic_mean", "cost"] = "accuracy"
-    """What makes a model the best on the validation data, with the objective's rule; fewer steps break ties."""
-    finish_with: Literal["best", "last"] = "best"
-    """Which weights the network holds in the end."""
-    threshold: float = 0.95
-    """θ of the first-spike inference that is reported beside training that never fires."""
-    seed: int = 0
-    """Seed of the data and of everything random in training."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Automatic mixed precision: products run in this precision, weights and states stay float32."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
-    engine: str = "auto"
-    """How the network is run through time: auto, reference or stepwise."""
-    folder: str | None = None
-    """Where the run is kept. Default: nothing is written."""
-    resume: bool = False
-    """Go on with the run in the folder, from its latest checkpoint."""
-    tensorboard: bool = False
-    """Write TensorBoard events into the folder as well."""
-    progress: bool = True
-    """Show a progress bar."""
-
-    WHERE: ClassVar = ("device", "folder", "resume", "tensorboard", "progress")  # may differ on a resume
-
-    def __post_init__(self):
-        for name in ("epochs", "examples", "rows", "rate", "clip", "validate_every"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
-        for name in ("warmup", "average"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
-        for name, hint in get_type_hints(type(self)).items():
-            choices = get_args(hint)
-            if choices and isinstance(choices[0], str) and getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
-        if self.epochs is not None and self.examples is not None:
-            raise ValueError("give epochs or examples, not both")
-        if self.folder is None and (self.resume or self.tensorboard):
-            raise ValueError(f"{'resume' if self.resume else 'tensorboard'} needs a folder")
-
-    def rate_at(self, progress: float) -> float:
-        """The learning rate when a share `progress` of training is done."""
-        if progress < self.warmup:
-            return self.rate * progress / self.warmup
-        if self.schedule == "constant":
-            return self.rate
-        return self.rate * 0.5 * (1 + math.cos(math.pi * (progress - self.warmup) / (1 - self.warmup)))
 
 
 @dataclass(frozen=True)
@@ -111,11 +41,71 @@ class History:
 
     A record holds batch, examples, seconds, rate, means over the batches since the last record
     (`training`), the report with the objective's rule (`validation`), and that of first-spike inference
-    (`first_spike`), the same where the objective itself ends at the spike.
+    (`first_spike`), the same where the objective itself ends at the spike. Without validation data a
+    record has no `validation` and no `first_spike`, and `best` is None.
     """
 
     records: list[dict[str, Any]]
     best: dict[str, Any] | None
+
+
+def fit(network: Network, task: Any, objective: Objective, config: Training | None = None) -> History:
+    """Train a network in place.
+
+    `task` is one of ours, (inputs, labels[, lengths]) arrays, a DataLoader, or any object whose `train`
+    and, if it has one, `validation` is one of these. Without validation data the last weights are kept.
+    """
+    config = config or Training()
+    device = own_device(config.device)
+    source = split_of(task, "train")
+    held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
+    spike_rule = _spike_rule(network, objective, config)
+    group = processes(device)
+    with _training_mode(network, device):
+        plan = group.from_first(lambda: _plan(source, config, group.count))
+        _size_lazy_layers(network, source, config, device)
+        step = group.wrap(_Step(network, objective, config, device), device)
+        state = TrainingState(network, config, group, device)
+        settings = _settings(network, task, source, objective, config)
+        folder = None if config.folder is None or not group.first else RunFolder(config.folder, config.tensorboard)
+        checkpoint = group.from_first(lambda: folder.begin(settings, config.resume) if folder else None)
+        if checkpoint is not None:
+            state.restore(checkpoint)
+        if folder is not None:
+            folder.start(state.records, state.checkpoint())
+        data = _batches(source, config, device, start=state.batch)
+
+        with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar:
+            while state.batch < plan.batches:
+                progress = state.batch / plan.batches
+                _seed(device, config.seed, state.batch, group.rank)
+                batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
+                loss, decision = step(batch, progress)
+                state.update(loss * weight, config.rate_at(progress))
+                if weight > 0:
+                    state.count(batch.labels, loss, decision)
+                if bar.due(state.batch):
+                    bar.show(state.batch, _summary(state))
+                if plan.validates(state.batch) or plan.saves(state.batch):
+                    state.collect()
+                if plan.validates(state.batch):
+                    record = group.from_first(lambda: _record(state, held_out, objective.rule, spike_rule))
+                    better = state.add(record)
+                    if folder is not None:
+                        folder.write_record(record)
+                        if better:
+                            folder.write_model("best", state.model)
+                if plan.saves(state.batch) and folder is not None:
+                    folder.write_checkpoint(state.checkpoint())
+
+        kept = {"best": state.best_weights, "last": state.weights()}
+        for name in ("last", "best") if config.finish_with == "best" else ("best", "last"):
+            network.load_state_dict(kept[name])
+            if folder is not None:
+                folder.write_model(name, network)
+        if folder is not None:
+            folder.finish()
+    return History(state.records, state.best)
 
 
 class _Step(nn.Module):
@@ -131,140 +121,130 @@ class _Step(nn.Module):
             return self.objective(self.network, *batch, engine=self.engine, progress=progress)
 
 
-def fit(network: Network, task: Any, objective: Objective, config: Training | None = None) -> History:
-    """Train a network in place.
+class _Plan(NamedTuple):
+    batches: int
+    validate_every: int
+    save_every: int
 
-    `task` is one of ours, (inputs, labels[, lengths]) arrays, a DataLoader, or any object whose `train`
-    and, if it has one, `validation` is one of these. Without validation data the last weights are kept.
+    def validates(self, batch: int) -> bool:
+        return batch % self.validate_every == 0 or batch == self.batches
+
+    def saves(self, batch: int) -> bool:
+        return batch % self.save_every == 0 or batch == self.batches
+
+
+def _plan(source: Source, config: Training, processes: int) -> _Plan:
+    """How many batches there are, and after which ones the model is validated and a checkpoint written.
+
+    A data loader can only be started at the beginning of an epoch, so its checkpoints are written at the
+    end of one; one that does not know its length counts as an endless stream.
     """
-    config = config or Training()
-    device = own_device(config.device)
-    network.to(device).train()
-    source = split_of(task, "train")
-    held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
-    batches, validate_every = _length(source, config)
-    with processes(device) as group, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(config.seed + group.rank)
-        if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
-            objective(network, *next(source.batches(config.rows, config.seed, device)))  # lazy layers get their size
-        state = TrainingState(network, config, device)
-        folder = None if config.folder is None else RunFolder(config.folder)
-        if folder is not None:
-            settings = _settings(network, task, objective, config)
-            checkpoint = group.from_first(lambda: folder.begin(settings, config.resume))
-            if checkpoint is not None:
-                state.restore(checkpoint, folder.records())
-            folder = folder if group.first else None  # the first process writes
-        writer = _tensorboard(config) if group.first else None
-        step = group.wrap(_Step(network, objective, config, device), device)
-        data = source.batches(config.rows, config.seed, device, start=state.batch)
-
-        with Progress("training", batches, config.progress and group.first, done=state.batch) as bar:
-            while state.batch < batches:
-                progress = state.batch / batches
-                batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
-                state.set_rate(config.rate_at(progress))
-                loss, decision = step(batch, progress)
-                state.scaler.scale(loss * weight).backward()
-                state.update(config.clip)
-                state.count(batch.labels, loss, decision)
-                if bar.due() or state.batch == batches:
-                    bar.show(state.batch, state.summary())
-                if state.batch % validate_every == 0 or state.batch == batches:
-                    record = _record(state, objective, held_out, config, group)
-                    better = state.add(record, config.select)
-                    if folder is not None:
-                        folder.write_record(record)
-                        if better:
-                            folder.write_model("best", state.model)
-                        folder.write_checkpoint(state.checkpoint())
-                    if writer is not None:
-                        _write_scalars(writer, record)
-
-        if folder is not None:
-            folder.write_model("last", state.model)
-            folder.write_plot()
-        final = state.best_weights if config.finish_with == "best" and state.best_weights else state.model.state_dict()
-        network.load_state_dict(final)
-    return History(state.records, state.best)
+    epoch, size, rows = source.epoch(config.rows), getattr(source, "size", None), config.rows
+    if isinstance(source, Loader):  # every process reads a batch of its own
+        rows = (getattr(source.loader, "batch_size", None) or rows) * processes
+    if epoch is None and config.epochs is not None:
+        raise ValueError("this data has no epochs: give examples, how many rows to train on")
+    if epoch is not None and config.examples is None:
+        batches = max(1, round((config.epochs or 50) * epoch))
+    elif epoch is not None and size is not None:  # the last batch of an epoch may be smaller
+        epochs, rest = divmod(config.examples or 0, size)
+        batches = epochs * epoch - (-rest // rows)
+    else:
+        batches = -(-(config.examples or 200_000) // rows)
+    validate_every = config.validate_every or epoch or 50
+    return _Plan(batches, validate_every, epoch if epoch and isinstance(source, Loader) else validate_every)
 
 
-def _record(
-    state: TrainingState, objective: Objective, held_out: Source | None, config: Training, group: Processes
-) -> dict[str, Any]:
+def _spike_rule(network: Network, objective: Objective, config: Training) -> Rule:
+    """The rule of first-spike inference: the objective's, or θ of its own where training never fires."""
+    rule = Threshold(config.first_spike_threshold) if isinstance(objective.rule, Never) else objective.rule
+    check_rule(rule, network.activation, network.classes)
+    return rule
+
+
+@contextmanager
+def _training_mode(network: Network, device: torch.device) -> Iterator[None]:
+    """On the device, in training mode; the caller's random state and the network's mode are given back."""
+    training = network.training
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            network.to(device).train()
+            yield
+        finally:
+            network.train(training)
+
+
+def _seed(device: torch.device, *numbers: int) -> None:
+    """Seed what layers and loaders draw from; other devices' generators are the caller's."""
+    seed = int(np.random.SeedSequence((*numbers, 2)).generate_state(1, np.uint64)[0] % 2**63)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def _size_lazy_layers(network: Network, source: Source, config: Training, device: torch.device) -> None:
+    """Lazy layers get their size, and their weights, from a first look at the data."""
+    _seed(device, config.seed)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
+        inputs, _, lengths = next(source.batches(config.rows, config.seed, device))
+        decide(network, inputs[:1], None if lengths is None else lengths[:1], Never())
+
+
+def _batches(source: Source, config: Training, device: torch.device, start: int) -> Iterator[Batch]:
+    if start > 0 and isinstance(source, Loader) and source.epoch(config.rows) is None:
+        warnings.warn("the data loader does not say how long it is: it starts again from its beginning", stacklevel=3)
+    return source.batches(config.rows, config.seed, device, start)
+
+
+def _summary(state: TrainingState) -> str:
+    means = state.means()
+    return f"loss {means['loss']:.4f}  accuracy {100 * means['accuracy']:.2f} %  steps read {means['mean_steps']:.2f}"
+
+
+def _record(state: TrainingState, held_out: Source | None, rule: Rule, spike_rule: Rule) -> dict[str, Any]:
     """One line of the history: training since the last one, and validation now."""
-    rows, loss, right, steps = group.total(state.sums).tolist()
-    state.sums.zero_()
-    state.examples += int(rows)
-    if not math.isfinite(loss):
+    means = state.means()
+    if not math.isfinite(means["loss"]):
         raise ValueError(f"the loss is no longer a number at batch {state.batch}: lower the rate, or set clip")
     record: dict[str, Any] = {
         "batch": state.batch,
-        "examples": state.examples,
+        "examples": state.examples + int(state.sums[0]),
         "seconds": state.seconds,
         "rate": state.optimizer.param_groups[0]["lr"],
-        "training": {"loss": loss / rows, "accuracy": right / rows, "mean_steps": steps / rows},
+        "training": means,
     }
     if held_out is not None:
-        rule = objective.rule
-        record["validation"] = evaluate(state.model, held_out, rule, engine=config.engine).as_dict()
-        record["first_spike"] = record["validation"]
-        if isinstance(rule, Never):
-            spike = Threshold(config.threshold)
-            record["first_spike"] = evaluate(state.model, held_out, spike, engine=config.engine).as_dict()
-    return record
+        engine = state.config.engine
+        report = evaluate(state.model, held_out, rule, engine=engine)
+        spikes = report if spike_rule is rule else evaluate(state.model, held_out, spike_rule, engine=engine)
+        record |= {"validation": report.as_dict(), "first_spike": spikes.as_dict()}
+    return json.loads(json.dumps(record))  # exactly what metrics.jsonl gives back
 
 
-def _length(source: Source, config: Training) -> tuple[int, int]:
-    """Batches in the run, and between validations."""
-    epoch = source.epoch(config.rows)
-    if config.examples is not None:
-        batches = -(-config.examples // config.rows)
-    elif epoch is not None:
-        batches = max(1, round((config.epochs or 50) * epoch))
-    elif config.epochs is not None:
-        raise ValueError("this data has no epochs: give examples, how many rows to train on")
-    else:
-        batches = -(-200_000 // config.rows)
-    return batches, config.validate_every or epoch or 50
-
-
-def _settings(network: Network, task: Any, objective: Objective, config: Training) -> dict[str, Any]:
+def _settings(network: Network, task: Any, source: Source, objective: Objective, config: Training) -> dict[str, Any]:
     """What defines a run, as JSON."""
-    training = {name: value for name, value in asdict(config).items() if name not in Training.WHERE}
+    if is_dataclass(task):
+        data = {field.name: _describe(getattr(task, field.name)) for field in fields(task)}
+    else:
+        data = {"inputs": list(source.inputs.shape)} if isinstance(source, Arrays) else {}
+    training = {field.name: _describe(getattr(config, field.name)) for field in fields(config)}
     return {
-        "task": {"name": getattr(task, "name", "own data"), **(asdict(task) if is_dataclass(task) else {})},  # type: ignore[arg-type]
+        "task": {"name": str(getattr(task, "name", "own data")), **data},
         "network": describe(network),
         "objective": _describe(objective),
-        "training": training,
+        "training": {name: value for name, value in training.items() if name not in Training.WHERE},
     }
 
 
 def _describe(part: Any) -> Any:
     """A dataclass by name and fields; what is not data, by its name alone."""
-    if part is None or isinstance(part, str | int | float | bool):
+    if part is None or isinstance(part, str | bool):
         return part
+    if isinstance(part, Number):
+        return getattr(part, "item", lambda: part)()  # NumPy's numbers as Python's
     if isinstance(part, tuple | list):
         return [_describe(item) for item in part]
     name = type(part).__name__
     if not is_dataclass(part):
         return {"own": getattr(part, "__qualname__", name)}
     return {"kind": name, **{field.name: _describe(getattr(part, field.name)) for field in fields(part)}}
-
-
-def _tensorboard(config: Training):
-    if not config.tensorboard:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ImportError("TensorBoard is not installed: pip install 'rankcode[tensorboard]'") from None
-    return SummaryWriter(config.folder)
-
-
-def _write_scalars(writer, record: dict[str, Any]) -> None:
-    for part in ("training", "validation", "first_spike"):
-        for name, value in record.get(part, {}).items():
-            if isinstance(value, float):
-                writer.add_scalar(f"{part}/{name}", value, record["examples"])
-    writer.flush()

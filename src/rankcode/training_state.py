@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rankcode.decision import Decision
+from rankcode.distributed import Processes
 from rankcode.network import Network
-
-if TYPE_CHECKING:
-    from rankcode.training import Training
+from rankcode.training_config import Training
 
 
 class TrainingState:
-    def __init__(self, network: Network, config: Training, device: torch.device):
-        self.network, self.device = network, device
+    def __init__(self, network: Network, config: Training, group: Processes, device: torch.device):
+        self.network, self.config, self.group = network, config, group
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
         self.optimizer = kind(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
@@ -27,32 +26,36 @@ class TrainingState:
         if config.average is not None:
             average = get_ema_multi_avg_fn(config.average)
             self.average = AveragedModel(network, multi_avg_fn=average, use_buffers=True)
-        self.batch = self.examples = 0
-        self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # rows, loss, right answers, steps read
+        self.batch = 0  # batches done
+        self.examples = 0  # rows in them, up to the last record
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # since then: rows, loss, right answers, steps
         self.records: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
-        self.best_weights: dict[str, Tensor] | None = None
+        self.best_weights = self.weights()
         self._seconds, self._begun = 0.0, time.monotonic()
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> Network:
         """The network that is validated and saved: the averaged one where there is one."""
-        return self.network if self.average is None else self.average.module
+        return self.network if self.average is None else cast(Network, self.average.module)
 
     @property
     def seconds(self) -> float:
         """Spent on this run, the parts before a resume included."""
         return round(self._seconds + time.monotonic() - self._begun, 3)
 
-    def set_rate(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the model's weights."""
+        return copy.deepcopy(self.model.state_dict())
 
-    def update(self, clip: float | None) -> None:
-        """One step of the optimiser, from the gradients there are."""
-        if clip is not None:
+    def update(self, loss: Tensor, rate: float) -> None:
+        """One step of the optimiser, and of the average."""
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate
+        self.scaler.scale(loss).backward()
+        if self.config.clip is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.network.parameters(), clip)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
@@ -61,51 +64,65 @@ class TrainingState:
         self.batch += 1
 
     def count(self, labels: Tensor, loss: Tensor, decision: Decision) -> None:
-        rows, right = len(labels), (decision.label == labels).sum()
-        self.sums += torch.stack([torch.full_like(right, rows), loss.detach() * rows, right, decision.steps.sum()])
+        """Add a batch to the sums of the record to come."""
+        right, steps = (decision.label == labels).sum(), decision.steps.sum()
+        rows = torch.full_like(right, len(labels))
+        self.sums += torch.stack([column.double() for column in (rows, loss.detach() * rows, right, steps)])
 
-    def summary(self) -> str:
+    def collect(self) -> None:
+        """Move the sums of all processes to the first."""
+        self.group.total(self.sums)
+        if not self.group.first:
+            self.sums.zero_()
+
+    def means(self) -> dict[str, float]:
         rows, loss, right, steps = self.sums.tolist()
-        return f"loss {loss / rows:.4f}  accuracy {100 * right / rows:.2f} %  steps read {steps / rows:.2f}"
+        return {"loss": loss / rows, "accuracy": right / rows, "mean_steps": steps / rows}
 
-    def add(self, record: dict[str, Any], select: str) -> bool:
+    def add(self, record: dict[str, Any]) -> bool:
         """Add a record to the history; whether its model is the best so far, which is then kept."""
         self.records.append(record)
-        if "validation" not in record or (self.best is not None and _merit(record, select) <= _merit(self.best, select)):
-            return False
-        self.best, self.best_weights = record, copy.deepcopy(self.model.state_dict())
+        self.examples = record["examples"]
+        self.sums.zero_()
+        if "validation" in record:
+            if self.best is not None and not self._merit(record) > self._merit(self.best):
+                return False
+            self.best = record
+        self.best_weights = self.weights()
         return True
 
     def checkpoint(self) -> dict[str, Any]:
         return {
             "batch": self.batch,
             "examples": self.examples,
+            "sums": self.sums,
             "seconds": self.seconds,
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "random": torch.get_rng_state(),
-            "random_gpu": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "records": self.records,
             "best": self.best,
             "best_weights": self.best_weights,
         }
 
-    def restore(self, checkpoint: dict[str, Any], records: list[dict[str, Any]]) -> None:
-        self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
-        self._seconds = checkpoint["seconds"]
-        self.network.load_state_dict(checkpoint["network"])
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
-        self.scaler.load_state_dict(checkpoint["scaler"])
-        if self.average is not None:
-            self.average.load_state_dict(checkpoint["average"])
-        torch.set_rng_state(checkpoint["random"])
-        if checkpoint["random_gpu"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(checkpoint["random_gpu"], self.device)
-        self.records, self.best, self.best_weights = records, checkpoint["best"], checkpoint["best_weights"]
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        try:
+            self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
+            self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
+            self._seconds = checkpoint["seconds"]
+            self.network.load_state_dict(checkpoint["network"])
+            self.optimizer.load_state_dict(checkpoint["optimizer"])
+            self.scaler.load_state_dict(checkpoint["scaler"])
+            if self.average is not None:
+                self.average.load_state_dict(checkpoint["average"])
+            self.records, self.best = checkpoint["records"], checkpoint["best"]
+            self.best_weights = checkpoint["best_weights"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"the checkpoint in {self.config.folder} does not fit the network: {reason}") from None
 
-
-def _merit(record: dict[str, Any], select: str) -> tuple[float, float]:
-    report = record["validation"]
-    sign = 1 if select in ("accuracy", "harmonic_mean") else -1
-    return sign * report[select], -report["mean_steps"]
+    def _merit(self, record: dict[str, Any]) -> tuple[float, float]:
+        report, select = record["validation"], self.config.select
+        sign = 1 if select in ("accuracy", "harmonic_mean") else -1
+        return sign * report[select], -report["mean_steps"]

@@ -1,0 +1,105 @@
+"""The settings of a training run, checked when they are made, and the learning rate they give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
+
+from rankcode.engines import ENGINES
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train."""
+
+    epochs: float | None = None
+    """Passes over the training data. Default: 50, for data that ends."""
+    examples: int | None = None
+    """Rows to train on in all, instead of epochs. Default: 200,000, for generated data."""
+    rows: int = 128
+    """Rows in a batch. A data loader keeps its own."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """The optimiser."""
+    rate: float = 0.001
+    """Learning rate."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate over time: constant as in the paper, or falling to zero along a cosine."""
+    warmup: float = 0.0
+    """Share of training over which the rate rises from zero."""
+    weight_decay: float = 0.0
+    """Weight decay of the optimiser."""
+    clip: float | None = None
+    """Largest norm of the gradient; none by default."""
+    average: float | None = None
+    """Decay of the moving average of the weights, such as 0.999. Validation, best and saved model use it."""
+    validate_every: int | None = None
+    """Batches between validations. Default: an epoch, or 50 batches of generated data."""
+    select: Literal["accuracy", "loss", "harmonic_mean", "cost"] = "accuracy"
+    """What makes a model the best on the validation data, with the objective's rule; fewer steps break ties.
+    Without validation data the latest model counts as the best."""
+    finish_with: Literal["best", "last"] = "best"
+    """Which weights the network holds in the end."""
+    first_spike_threshold: float = 0.95
+    """θ of the first-spike inference that is reported beside training that never fires."""
+    seed: int = 0
+    """Seed of the data and of everything random in training."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Automatic mixed precision: products run in this precision, weights and states stay float32."""
+    device: str = "auto"
+    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
+    engine: str = "auto"
+    """How the network is run through time: auto, reference or stepwise."""
+    folder: str | None = None
+    """Where the run is kept. Default: nothing is written."""
+    resume: bool = False
+    """Go on with the run in the folder, from its latest checkpoint; begin one where there is none."""
+    tensorboard: bool = False
+    """Write TensorBoard events into the folder as well."""
+    progress: bool = True
+    """Show a progress bar."""
+
+    WHERE: ClassVar = ("device", "folder", "resume", "tensorboard", "progress")  # may differ on a resume
+
+    def __post_init__(self):
+        for names, wanted, fits in _NUMBERS:
+            for name in names:
+                value = getattr(self, name)
+                left_out = value is None and getattr(Training, name) is None
+                if not left_out and not fits(value):
+                    raise ValueError(f"{name} must be {wanted}, not {value!r}")
+        choices = {name: get_args(hint) for name, hint in get_type_hints(Training).items()}
+        choices["engine"] = ("auto", *ENGINES)
+        for name, allowed in choices.items():
+            if allowed and isinstance(allowed[0], str) and getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        if self.epochs is not None and self.examples is not None:
+            raise ValueError("give epochs or examples, not both")
+        if self.folder is None and (self.resume or self.tensorboard):
+            raise ValueError(f"{'resume' if self.resume else 'tensorboard'} needs a folder")
+
+    def rate_at(self, progress: float) -> float:
+        """The learning rate when a share `progress` of training is done."""
+        if progress < self.warmup:
+            return self.rate * progress / self.warmup
+        if self.schedule == "constant":
+            return self.rate
+        return self.rate * 0.5 * (1 + math.cos(math.pi * (progress - self.warmup) / (1 - self.warmup)))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_NUMBERS = (  # fields, what they must be, and whether a value is
+    (("examples", "rows", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
+    (("seed",), "a whole number, at least 0", lambda v: _whole(v) and v >= 0),
+    (("epochs", "rate", "clip", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
+    (("weight_decay",), "a number, at least 0", lambda v: _number(v) and v >= 0),
+    (("warmup", "average"), "a number, at least 0 and below 1", lambda v: _number(v) and 0 <= v < 1),
+)
