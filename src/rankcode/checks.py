@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
 
+import torch
+from torch import Tensor, nn
+
+from rankcode.cells import GRU, LIF, LSTM, ConvLIF, ConvLSTM, Stack
 from rankcode.network import Network
 
 
@@ -20,18 +23,34 @@ def checked_inputs(network: Network, inputs, lengths) -> tuple[Tensor, Tensor]:
         if inputs.device != parameter.device:
             raise ValueError(f"inputs are on {inputs.device} but the network is on {parameter.device}")
         inputs = inputs.to(parameter.dtype)
-    size = getattr(network.cell, "inputs", None)
-    if size is not None and inputs.dim() == 3 and inputs.shape[2] != size:
-        raise ValueError(f"inputs have {inputs.shape[2]} features a step, the network reads {size}")
+    _check_features(network.cell, tuple(inputs.shape[2:]))
     rows, steps = inputs.shape[:2]
     if lengths is None:
         return inputs, torch.full((rows,), steps, device=inputs.device)
     lengths = torch.as_tensor(lengths, device=inputs.device)
     if lengths.shape != (rows,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
+    lengths = lengths.long()  # before they are compared: a byte cannot hold every T
     for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
         raise ValueError(f"the length of row {row} is {int(lengths[row])}, outside 1…{steps}")
-    return inputs, lengths.long()
+    return inputs, lengths
+
+
+def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
+    """Raise where the cell, the lowest of a stack, cannot read features of this shape. A cell of the user's
+    own may say its number of features as `inputs`."""
+    while isinstance(cell, Stack):
+        cell = cell.cells[0]
+    if isinstance(cell, LIF):
+        given = (math.prod(given),)
+    if isinstance(cell, ConvLSTM | ConvLIF):
+        reads = (cell.inputs, *cell.image)
+    elif isinstance(cell, LSTM | GRU) or (len(given) == 1 and isinstance(getattr(cell, "inputs", None), int)):
+        reads = (cell.inputs,)
+    else:
+        return
+    if given != reads:
+        raise ValueError(f"inputs have features {list(given)} a step, the network reads {list(reads)}")
 
 
 def checked_labels(network: Network, labels, rows: int, device: torch.device) -> Tensor:

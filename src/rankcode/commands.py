@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,12 +19,13 @@ from rankcode.metrics import THRESHOLDS, Curve, Report, evaluate, tradeoff
 from rankcode.model_file import build
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
-from rankcode.rules import Never, Threshold
+from rankcode.rules import Never, Rule, Threshold
 from rankcode.run_folder import RunFolder, free_folder
 from rankcode.tasks import TASKS
 from rankcode.training import Training, fit
 
 CellName = Literal["lstm", "gru", "conv-lstm", "lif", "conv-lif"]
+UNITS = {"lstm": 125, "gru": 125, "lif": 256, "conv-lstm": 8, "conv-lif": 16}
 ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
 
 
@@ -39,29 +41,34 @@ class Train:
     objective: ObjectiveName = "at-spike"
     """at-spike is rank coding, at-end is conventional training."""
     threshold: float | None = None
-    """θ at which an output fires. Default: 0.95, and 0.5 for spiking cells."""
+    """θ at which an output fires. Default: 0.95, and a membrane of 1 for spiking cells."""
     beta: str = "0"
     """Weight of the entropy that is rewarded: a number, or a schedule such as 0:0.4,0.5:0.165 (0.4 at first,
     0.165 from half of the training on)."""
     cell: CellName = "lstm"
     """Recurrent cell."""
-    units: int = 125
-    """Units in the cell: neurons, or maps in a convolutional one."""
+    units: int | None = None
+    """Units in the cell. Default: 125 for lstm and gru, 256 for lif, 8 maps for conv-lstm, 16 for conv-lif."""
     layers: int = 1
     """Layers of an LSTM or GRU."""
+    decay: float = 0.9
+    """What a spiking cell's membrane keeps from step to step; the paper has 0.2."""
     training: Training = field(default_factory=Training)
 
     def run(self) -> None:
         task = _task(self.task)
         if self.cell in ("lstm", "gru", "lif") and any(field.name == "flat" for field in fields(task)):
             task = replace(task, flat=True)
-        spiking = self.cell in ("lif", "conv-lif")
-        objective = _objective(self.objective, self.threshold or (0.5 if spiking else 0.95), _beta(self.beta))
+        threshold = self.threshold
+        if threshold is None:
+            threshold = 1.0 if self.cell in ("lif", "conv-lif") else 0.95
+        objective = _objective(self.objective, Threshold(threshold), _beta(self.beta))
         config = self.training
         if config.folder is None:
             config = replace(config, folder=str(free_folder(Path("runs") / f"{self.task}-{self.objective}")))
         torch.manual_seed(config.seed)
-        _fit(standard_network(task, self.cell, self.units, self.layers), task, objective, config)
+        units = UNITS[self.cell] if self.units is None else self.units
+        _fit(standard_network(task, self.cell, units, self.layers, self.decay), task, objective, config)
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,8 @@ class Evaluate:
     """θ to answer at. Default: the rule of the training; for training that never fires, the end and θ = 0.95."""
     split: Literal["test", "validation"] = "test"
     """Which data."""
-    model: Literal["best", "last"] = "best"
-    """Which weights of the run."""
+    model: Literal["best", "last"] | None = None
+    """Which weights of the run. Default: those the training finished with."""
     alpha: float = 0.5
     """Weight of earliness in the cost."""
     device: str = "auto"
@@ -104,7 +111,7 @@ class Evaluate:
         folder = RunFolder(self.run_folder)
         written = folder.config()
         task = _task(**written["task"])
-        network = folder.model(self.model).to(own_device(self.device))
+        network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
         own = _written_objective(written["objective"]).rule
         rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)} if self.threshold is not None else {}
         if not rules and isinstance(own, Never):
@@ -130,8 +137,8 @@ class Tradeoff:
     """Values of θ."""
     split: Literal["test", "validation"] = "test"
     """Which data."""
-    model: Literal["best", "last"] = "best"
-    """Which weights of the run."""
+    model: Literal["best", "last"] | None = None
+    """Which weights of the run. Default: those the training finished with."""
     output: str = "tradeoff"
     """Files to write: OUTPUT.png and OUTPUT.json."""
     device: str = "auto"
@@ -144,10 +151,11 @@ class Tradeoff:
         tasks = []
         for path in self.run_folders:
             folder = RunFolder(path)
-            tasks.append(_task(**folder.config()["task"]))
+            written = folder.config()
+            tasks.append(_task(**written["task"]))
             if tasks[-1] != tasks[0]:
                 raise ValueError(f"{path} is a run of {tasks[-1]}, {self.run_folders[0]} one of {tasks[0]}")
-            network = folder.model(self.model).to(own_device(self.device))
+            network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
             curves[path] = tradeoff(network, tasks[0], self.thresholds, self.split)
             print(f"{path}: area under the curve {curves[path].area:.4f}")
             print("     θ   accuracy  mean steps   fired")
@@ -171,7 +179,7 @@ class Tradeoff:
 COMMANDS = {"demo": Demo, "train": Train, "resume": Resume, "evaluate": Evaluate, "tradeoff": Tradeoff}
 
 
-def standard_network(task: Any, cell: CellName, units: int, layers: int = 1) -> Network:
+def standard_network(task: Any, cell: CellName, units: int, layers: int = 1, decay: float = 0.2) -> Network:
     """The network the command line trains: one sigmoid output for two classes, else one for each class."""
     shape, outputs = task.features, 1 if task.classes == 2 else task.classes
     if cell in ("conv-lstm", "conv-lif") and len(shape) != 3:
@@ -186,11 +194,11 @@ def standard_network(task: Any, cell: CellName, units: int, layers: int = 1) -> 
     # A spiking network; its last cell has a neuron for each class, whose membranes are the activations.
     hidden: list[nn.Module] = []
     if cell == "conv-lif":
-        hidden.append(cells.ConvLIF(shape[0], units, shape[1:]))
-        hidden.append(cells.ConvLIF(units, units, shape[1:], pool=2))
+        hidden.append(cells.ConvLIF(shape[0], units, shape[1:], decay=decay))
+        hidden.append(cells.ConvLIF(units, units, shape[1:], pool=2, decay=decay))
         shape = (units, shape[1] // 2, shape[2] // 2)
-    hidden.append(cells.LIF(math.prod(shape), 128 if cell == "conv-lif" else units))
-    top = cells.LIF(hidden[-1].features[0], task.classes, emits="membranes")  # type: ignore[index]
+    hidden.append(cells.LIF(math.prod(shape), 128 if cell == "conv-lif" else units, decay=decay))
+    top = cells.LIF(hidden[-1].features[0], task.classes, decay=decay, emits="membranes")  # type: ignore[index]
     return Network(cells.Stack(*hidden, top), task.classes)
 
 
@@ -217,6 +225,8 @@ def _fit(network: Network, task: Any, objective: Objective, config: Training) ->
         history = fit(network, task, objective, config)
     except KeyboardInterrupt:
         raise ValueError(f"stopped; go on with: rankcode resume {config.folder}") from None
+    if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
+        return
     if history.best is not None:
         best = history.best["validation"]
         print(
@@ -241,9 +251,9 @@ def _beta(text: str) -> Beta:
         raise ValueError(f"beta must be a number, or share:value pairs such as 0:0.4,0.5:0.165, not {text!r}") from None
 
 
-def _objective(name: str, threshold: float, beta: Beta) -> Objective:
+def _objective(name: str, rule: Rule, beta: Beta) -> Objective:
     if name in ("at-spike", "until-spike"):
-        return (AtSpike if name == "at-spike" else UntilSpike)(threshold, beta)
+        return (AtSpike if name == "at-spike" else UntilSpike)(rule=rule, beta=beta)
     if name == "every-step" and beta:
         raise ValueError("every-step has no beta")
     return AtEnd(beta) if name == "at-end" else EveryStep()
@@ -257,4 +267,4 @@ def _written_objective(written: dict[str, Any]) -> Objective:
         beta = Switch(*beta["points"]) if beta.get("kind") == "Switch" else None
     if written.get("kind") not in name or rule.get("kind") != "Threshold" or beta is None:
         raise ValueError("the run was trained from Python with parts of its own: use it from Python too")
-    return _objective(name[written["kind"]], rule["threshold"], beta)
+    return _objective(name[written["kind"]], Threshold(rule["threshold"], rule.get("classes")), beta)

@@ -80,8 +80,8 @@ class Arrays:
 
     def __init__(self, inputs, labels, lengths=None, encode: Callable[[Tensor], Tensor] | None = None):
         self.inputs = torch.as_tensor(inputs)
-        self.labels = torch.as_tensor(labels).long()
-        self.lengths = None if lengths is None else torch.as_tensor(lengths).long()
+        self.labels = torch.as_tensor(labels)
+        self.lengths = None if lengths is None else torch.as_tensor(lengths)
         self.encode = encode
         self.size = len(self.inputs)
         if self.size == 0:
@@ -89,6 +89,10 @@ class Arrays:
         for name, column in (("labels", self.labels), ("lengths", self.lengths)):
             if column is not None and column.shape != (self.size,):
                 raise ValueError(f"{name} must have shape [{self.size}], one for each row, not {list(column.shape)}")
+            if column is not None and (column.is_floating_point() or column.is_complex()):
+                raise ValueError(f"{name} must be whole numbers, not {column.dtype}")
+        self.labels = self.labels.long()
+        self.lengths = None if self.lengths is None else self.lengths.long()
 
     def take(self, index: Tensor | slice, device: Device) -> Batch:
         inputs = self.inputs[index].to(device)
@@ -131,7 +135,10 @@ class Loader:
             return None
 
     def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
-        while True:
+        sampler = getattr(self.loader, "sampler", None)
+        for number in count(start // (self.epoch(rows) or start + 1)):
+            if hasattr(sampler, "set_epoch"):  # a distributed sampler shuffles by the epoch's number
+                sampler.set_epoch(number)  # type: ignore[union-attr]
             empty = True
             for batch in self.scan(rows, device):
                 empty = False
@@ -141,7 +148,12 @@ class Loader:
 
     def scan(self, rows: int, device: Device) -> Iterator[Batch]:
         for batch in self.loader:
-            yield Batch(*(None if part is None else torch.as_tensor(part).to(device) for part in batch))
+            if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
+                found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+                raise ValueError(f"a batch must be (inputs, labels[, lengths]), not {found}")
+            inputs, labels, *lengths = batch
+            more = (torch.as_tensor(part).to(device) for part in lengths if part is not None)
+            yield Batch(torch.as_tensor(inputs).to(device), torch.as_tensor(labels).to(device), *more)
 
 
 def as_source(data) -> Source:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import html
 import io
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,15 +21,17 @@ from rankcode.inference import decide, trace
 from rankcode.metrics import evaluate, tradeoff
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike
+from rankcode.progress import Progress
 from rankcode.rules import FireAt, Never, Threshold
-from rankcode.run_folder import free_folder
+from rankcode.run_folder import RunFolder, free_folder
 from rankcode.tasks import TwoSequence
-from rankcode.training import History, Training, fit
+from rankcode.training import Training, fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THRESHOLD = 0.95
+OBJECTIVES = {"rank-coded": AtSpike(THRESHOLD), "conventional": AtEnd()}
 
 
 @dataclass(frozen=True)
@@ -50,28 +54,12 @@ class Demo:
 
         folder = Path(self.folder) if self.folder else free_folder(Path("runs/demo"))
         task = TwoSequence(test_rows=self.test_rows)
-        objectives = {"rank-coded": AtSpike(THRESHOLD), "conventional": AtEnd()}
-        networks: dict[str, Network] = {}
-        histories: dict[str, History] = {}
         print(f"Two LSTMs of {self.units} units learn, from {self.examples:,} noisy sequences of {task.steps} steps,")
         print("to tell whether a sequence has a positive or a negative mean.")
-        for name, objective in objectives.items():
-            torch.manual_seed(self.seed)
-            networks[name] = Network(cells.LSTM(1, self.units), outputs=1)
-            config = Training(
-                examples=self.examples,
-                rows=64,
-                rate=0.005,
-                schedule="cosine",
-                clip=1.0,
-                average=0.99,
-                validate_every=max(1, self.examples // 64 // 60),
-                finish_with="last",
-                seed=self.seed,
-                folder=str(folder / name),
-            )
-            print(f"\n{name}")
-            histories[name] = fit(networks[name], task, objective, config)
+        _train_side_by_side(self, folder)
+        runs = {name: RunFolder(folder / name) for name in OBJECTIVES}
+        networks = {name: run.model("last") for name, run in runs.items()}
+        histories = {name: run.records() for name, run in runs.items()}
 
         print("\ncomparing …")
         rows = _compare(task, networks, histories)
@@ -83,10 +71,10 @@ class Demo:
             "examples": plots.plot_examples(
                 batch.inputs[shown],
                 [task.label_names[label] for label in batch.labels[shown].tolist()],
-                {name: trace(network.cpu(), batch.inputs[shown]) for name, network in networks.items()},
+                {name: trace(network, batch.inputs[shown]) for name, network in networks.items()},
                 THRESHOLD,
             ),
-            "spike_times": plots.plot_spike_times({name: history.records for name, history in histories.items()}),
+            "spike_times": plots.plot_spike_times(histories),
             "tradeoff": plots.plot_tradeoff(curves, limits),
         }
         page = folder / "report.html"
@@ -95,7 +83,52 @@ class Demo:
         print(f"The page {page} shows how it happened. Each run is kept beside it, in {folder}.")
 
 
-def _compare(task: TwoSequence, networks: dict[str, Network], histories: dict[str, History]) -> list[dict[str, str]]:
+def _train(name: str, demo: Demo, folder: Path) -> None:
+    """One of the two trainings, in a process of its own: networks this small are fastest on one thread."""
+    torch.set_num_threads(1)
+    torch.manual_seed(demo.seed)
+    config = Training(
+        examples=demo.examples,
+        rows=64,
+        rate=0.005,
+        schedule="cosine",
+        clip=1.0,
+        average=0.99,
+        validate_every=max(1, demo.examples // 64 // 60),
+        finish_with="last",
+        seed=demo.seed,
+        device="cpu",
+        folder=str(folder / name),
+        progress=False,
+    )
+    fit(Network(cells.LSTM(1, demo.units), outputs=1), TwoSequence(), OBJECTIVES[name], config)
+
+
+def _train_side_by_side(demo: Demo, folder: Path) -> None:
+    """Both trainings at once, and a line that shows how they get on."""
+    with ProcessPoolExecutor(len(OBJECTIVES), get_context("spawn")) as pool:
+        trainings = [pool.submit(_train, name, demo, folder) for name in OBJECTIVES]
+        with Progress(demo.examples) as bar:
+            waiting = set(trainings)
+            while waiting:
+                waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION).not_done
+                latest = {name: RunFolder(folder / name).records()[-1:] for name in OBJECTIVES}
+                done = min((record["examples"] for records in latest.values() for record in records), default=0)
+                if all(latest.values()) and bar.due(done):
+                    texts = [f"{name} {_at_first_spike(record)}" for name, (record,) in latest.items()]
+                    bar.show(min(done, demo.examples), ", ".join(texts))
+        for training in trainings:
+            training.result()
+
+
+def _at_first_spike(record: dict[str, Any]) -> str:
+    report = record["first_spike"]
+    return f"{100 * report['accuracy']:.1f} % at step {report['mean_steps']:.1f}"
+
+
+def _compare(
+    task: TwoSequence, networks: dict[str, Network], histories: dict[str, list[dict[str, Any]]]
+) -> list[dict[str, str]]:
     """The comparison, a row for each way of answering."""
     coded, conventional = networks["rank-coded"], networks["conventional"]
     early = evaluate(coded, task, Threshold(THRESHOLD))
@@ -118,10 +151,10 @@ def _compare(task: TwoSequence, networks: dict[str, Network], histories: dict[st
     ]
 
 
-def _share_computed(history: History, steps: int) -> float:
+def _share_computed(records: list[dict[str, Any]], steps: int) -> float:
     """Steps read in training ÷ steps there were."""
     read = examples = 0.0
-    for record in history.records:
+    for record in records:
         read += record["training"]["mean_steps"] * (record["examples"] - examples)
         examples = record["examples"]
     return read / (steps * examples)
@@ -129,7 +162,7 @@ def _share_computed(history: History, steps: int) -> float:
 
 def _telling_examples(network: Network, inputs: torch.Tensor) -> list[int]:
     """Rows that are answered early, later and last, so that the picture shows all kinds."""
-    order = decide(network.cpu(), inputs, rule=Threshold(THRESHOLD)).steps.argsort(stable=True)
+    order = decide(network, inputs, rule=Threshold(THRESHOLD)).steps.argsort(stable=True)
     return order[torch.linspace(0, len(order) - 1, 4).long()].tolist()
 
 

@@ -18,7 +18,7 @@ from rankcode.state import State, map_state
 
 
 class Trace(NamedTuple):
-    """Every step of every row, past the spike too. Padded steps hold NaN."""
+    """Every step of every row, past the spike too. Padded steps hold NaN (0 where a state is of whole numbers)."""
 
     activations: Tensor  # [rows, steps, classes]: what rules compare with θ
     probabilities: Tensor  # [rows, steps, classes]
@@ -27,14 +27,15 @@ class Trace(NamedTuple):
 
 @contextmanager
 def inference(network: Network) -> Iterator[None]:
-    """Evaluation mode and no gradients; the network's mode is restored."""
-    training = network.training
+    """Evaluation mode and no gradients; the mode of every part is restored."""
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        network.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 def decide(
@@ -67,12 +68,17 @@ def trace(network: Network, inputs: Tensor, lengths: Tensor | None = None) -> Tr
             now = (*network.activate(logits), after)
             state = map_state(lambda whole, part, at=live: whole.index_put((at,), part), state, after)
             moments.append(map_state(lambda part, at=live: _spread(part, at), now))
+        moments += [map_state(_blank, moments[-1])] * (inputs.shape[1] - len(moments))  # steps past every row's end
         columns = map_state(lambda *steps: torch.stack(steps, 1), *moments)
     return Trace(*columns)
 
 
 def _spread(part: Tensor, rows: Tensor) -> Tensor:
-    """`part` at the rows that are true, NaN at the others."""
-    whole = part.new_full((len(rows), *part.shape[1:]), torch.nan)
+    """`part` at the rows that are true, blank at the others."""
+    whole = _blank(part.new_empty(len(rows), *part.shape[1:]))
     whole[rows] = part
     return whole
+
+
+def _blank(part: Tensor) -> Tensor:
+    return torch.full_like(part, torch.nan if part.is_floating_point() or part.is_complex() else 0)

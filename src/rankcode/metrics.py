@@ -184,7 +184,7 @@ def tradeoff(
             fired = crossed.any(1)
             steps = torch.where(fired, crossed.int().argmax(1) + 1, lengths)
             right = label.gather(1, steps[:, None] - 1)[:, 0] == labels
-            columns = right, steps, steps / lengths, fired
+            columns = right, steps, steps / lengths.double(), fired
             totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
         counts += torch.bincount(labels, minlength=network.classes).cpu()
     if not counts.sum():
@@ -192,6 +192,4 @@ def tradeoff(
     means = (totals / counts.sum()).T.tolist()
     majority = (counts.max() / counts.sum()).item()
     accuracy, steps, earliness, fired = (tuple(column) for column in means)
-    return Curve(
-        tuple(thresholds), accuracy, steps, earliness, fired, majority, area(earliness, accuracy, majority)
-    )
+    return Curve(tuple(thresholds), accuracy, steps, earliness, fired, majority, area(earliness, accuracy, majority))

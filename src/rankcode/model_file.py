@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ FORMAT = 1
 CELLS = {kind.__name__: kind for kind in (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF)}
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "Linear": (nn.Linear, ("in_features", "out_features")),
-    "Flatten": (nn.Flatten, ()),
+    "Flatten": (nn.Flatten, ("start_dim", "end_dim")),
     "Identity": (nn.Identity, ()),
     "ReLU": (nn.ReLU, ()),
     "Tanh": (nn.Tanh, ()),
-    "GELU": (nn.GELU, ()),
+    "GELU": (nn.GELU, ("approximate",)),
     "Dropout": (nn.Dropout, ("p",)),
 }
 
@@ -35,7 +36,10 @@ LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 def save(network: Network, path: str | Path) -> None:
     """Write a network to one file, whole or not at all."""
     header = {"format": FORMAT, "network": describe(network)}
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    weights = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in network.state_dict().items()
+    }
     write_whole(Path(path), to_bytes(weights, {"rankcode": json.dumps(header)}))
 
 
@@ -52,11 +56,14 @@ def load(path: str | Path, network: Network | None = None) -> Network:
         raise ValueError(f"{path} was not written by rankcode.save: its header names no network") from None
     except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged or not a model file: {error}") from None
-    if header.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {header.get('format')}, this version of rankcode reads {FORMAT}")
-    if network is None:
-        network = build(header["network"], path)
+    number = header.get("format") if isinstance(header, dict) else None
+    if number != FORMAT:
+        raise ValueError(f"{path} has format {number!r}, this version of rankcode reads {FORMAT}")
     try:
+        if network is None:
+            network = build(header.get("network", {}), path)
+        else:
+            deepcopy(network).load_state_dict(weights)  # where it does not fit, the user's network stays as it is
         network.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
@@ -81,7 +88,7 @@ def build(description: dict[str, Any], path: str | Path = "the description") -> 
         cell, readout = _build(description["cell"], path), _build(description["readout"], path)
         network = Network(cell, description["outputs"], readout, description["activation"])
         return network.to({"float32": torch.float32, "float64": torch.float64}[description["dtype"]])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
 
 
@@ -103,13 +110,18 @@ def _describe(module: nn.Module) -> dict[str, Any]:
     name = type(module).__name__
     if type(module) is CELLS.get(name):
         return {"kind": name, **module.settings()}  # type: ignore[operator]
-    if type(module) in (cells.Stack, nn.Sequential):
+    if type(module) is cells.Stack or (type(module) is nn.Sequential and _is_numbered(module)):
         parts = module.cells if isinstance(module, cells.Stack) else module
         return {"kind": name, "parts": [_describe(part) for part in parts]}  # type: ignore[union-attr]
     if name in LAYERS and type(module) is LAYERS[name][0]:
         extra = {"bias": False} if getattr(module, "bias", True) is None else {}
         return {"kind": name, **{key: getattr(module, key) for key in LAYERS[name][1]}, **extra}
     return {"own": name}
+
+
+def _is_numbered(module: nn.Sequential) -> bool:
+    """Whether the parts are called 0, 1, … and not by names of their own, which their weights would bear."""
+    return list(module._modules) == [str(number) for number in range(len(module))]
 
 
 def _build(description: dict[str, Any], path: str | Path) -> nn.Module:

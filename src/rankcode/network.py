@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ class Network(nn.Module):
     output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
     themselves are the activations. `activation` overrides this choice.
     """
+
+    cell: Any  # a module with initial_state, which nn.Module's type does not know
 
     def __init__(
         self,

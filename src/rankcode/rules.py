@@ -16,8 +16,9 @@ among them. A rule that is only a table of thresholds has `table(steps, classes)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -68,6 +69,8 @@ class StepThresholds:
     classes: tuple[int, ...] | None = None
 
     def __post_init__(self):
+        if not isinstance(self.thresholds, Iterable):
+            raise ValueError(f"StepThresholds needs a threshold for each step, not {self.thresholds!r}")
         object.__setattr__(self, "thresholds", tuple(_checked(value) for value in self.thresholds))
         object.__setattr__(self, "classes", _checked_classes(self.classes))
         if not self.thresholds:
@@ -84,7 +87,9 @@ class StepThresholds:
         return largest >= self.thresholds[min(step, len(self.thresholds)) - 1], state
 
     def table(self, steps: int, classes: int) -> Tensor:
-        column = torch.tensor(self.thresholds, dtype=torch.float64)[torch.arange(steps).clamp(max=len(self.thresholds) - 1)]
+        column = torch.tensor(self.thresholds, dtype=torch.float64)[
+            torch.arange(steps).clamp(max=len(self.thresholds) - 1)
+        ]
         return _table(column, self.classes, classes)
 
 
@@ -94,9 +99,10 @@ class FireAt:
     classes = None
 
     def __init__(self, steps: int | Sequence[int] | Tensor):
-        self.steps = torch.as_tensor(steps).long()
-        if self.steps.dim() > 1 or self.steps.numel() == 0 or int(self.steps.min()) < 1:
-            raise ValueError("FireAt needs one step, or one for each row, each at least 1")
+        planted = torch.as_tensor(steps)
+        if planted.is_floating_point() or planted.dim() > 1 or planted.numel() == 0 or int(planted.min()) < 1:
+            raise ValueError("FireAt needs one step, or one for each row, each a whole number of at least 1")
+        self.steps = planted.long()
 
     def initial_state(self, rows: int) -> State:
         if self.steps.dim() and len(self.steps) != rows:
@@ -123,14 +129,20 @@ class Never:
         return torch.full((steps, classes), math.inf, dtype=torch.float64)
 
 
+@dataclass(frozen=True)
 class Patience:
     """Fires once `rule` has fired `count` steps in a row for the same class."""
 
-    def __init__(self, rule: Rule, count: int):
-        if count < 1:
-            raise ValueError(f"Patience needs a count of at least 1, not {count}")
-        self.rule, self.count = rule, count
-        self.classes = getattr(rule, "classes", None)
+    rule: Rule
+    count: int
+
+    def __post_init__(self):
+        if self.count < 1:
+            raise ValueError(f"Patience needs a count of at least 1, not {self.count}")
+
+    @property
+    def classes(self) -> tuple[int, ...] | None:
+        return getattr(self.rule, "classes", None)
 
     def initial_state(self, rows: int) -> State:
         return self.rule.initial_state(rows), torch.zeros(rows, dtype=torch.long), torch.full((rows,), -1)
@@ -141,9 +153,6 @@ class Patience:
         label = allowed(activations, self.classes).argmax(1)
         seen = torch.where(fired, torch.where(label == last, seen + 1, torch.ones_like(seen)), torch.zeros_like(seen))
         return seen >= self.count, (inner, seen, label)
-
-    def __repr__(self):
-        return f"Patience({self.rule!r}, {self.count})"
 
 
 def allowed(activations: Tensor, classes: tuple[int, ...] | None) -> Tensor:
@@ -185,6 +194,8 @@ def _checked(threshold: float) -> float:
 def _checked_classes(classes: Sequence[int] | None) -> tuple[int, ...] | None:
     if classes is None:
         return None
+    if not (isinstance(classes, Iterable) and all(isinstance(label, Integral) for label in classes)):
+        raise ValueError(f"classes= takes whole numbers, such as (0, 2), not {classes!r}")
     if not len(classes):
         raise ValueError("no class may fire: give at least one in classes=, or use Never()")
     return tuple(int(label) for label in classes)

@@ -12,14 +12,14 @@ from rankcode.cells.lstm import LSTM, LSTMState
 from rankcode.cells.stack import Stack
 
 __all__ = [
+    "GRU",
+    "LIF",
+    "LSTM",
     "ConvLIF",
     "ConvLSTM",
     "ConvLSTMState",
-    "GRU",
     "GRUState",
-    "LIF",
     "LIFState",
-    "LSTM",
     "LSTMState",
     "Stack",
 ]

@@ -32,7 +32,7 @@ class GatedLayers(nn.Module):
         return {"inputs": self.inputs, "units": self.units, "layers": self.layers}
 
     def zeros(self, rows: int) -> Tensor:
-        return self.weight_hh_l0.new_zeros(rows, self.layers, self.units)
+        return next(self.parameters()).new_zeros(rows, self.layers, self.units)
 
     def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What the input and what the hidden state give to the gates, each [rows, gates · units]."""

@@ -26,8 +26,8 @@ class _Spike(torch.autograd.Function):
         return (membrane > threshold).to(membrane.dtype)
 
     @staticmethod
-    def backward(ctx, grad):
-        (membrane,) = ctx.saved_tensors
+    def backward(ctx, *grads: Tensor):
+        (grad,), (membrane,) = grads, ctx.saved_tensors
         near = (membrane - ctx.threshold).abs() < ctx.width
         return grad * near.to(grad.dtype) / (2 * ctx.width), None, None
 

@@ -18,7 +18,7 @@ class Stack(nn.Module):
                 setattr(self, name, getattr(cells[-1], name))
 
     def initial_state(self, rows: int) -> State:
-        return tuple(cell.initial_state(rows) for cell in self.cells)
+        return tuple(cell.initial_state(rows) for cell in self.cells)  # type: ignore[operator]
 
     def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         states = []

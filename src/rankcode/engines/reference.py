@@ -21,16 +21,16 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     for i in range(len(inputs)):
         state = network.initial_state(1)
         rule_state = map_state(lambda part, i=i: part[i : i + 1], rule_states)
-        for t in range(1, int(lengths[i]) + 1):
+        t, spike = 0, False
+        while not spike and t < lengths[i]:
+            t += 1
             logits, state = network(inputs[i : i + 1, t - 1], state)
             with torch.no_grad():
                 spike, rule_state = rule(*network.activate(logits), t, rule_state)
             read.append(logits)
             row.append(i)
             step.append(t)
-            if spike:
-                break
-        answers.append(logits)
+        answers.append(read[-1])
         steps.append(t)
         fired.append(bool(spike))
 
