@@ -153,7 +153,7 @@ def test_a_damaged_config(run, content):
 
 def test_a_config_that_lacks_a_part(run):
     (run / "config.json").write_text('{"format": 1}')
-    assert_refused(run, "task is None there", resume=True)
+    assert_refused(run, "does not say what the task is", resume=True)
 
 
 def test_damaged_metrics_are_named_and_a_resume_restores_them(run):

@@ -85,7 +85,7 @@ class Resume:
         written = folder.config()
         training = Training(**written["training"], folder=self.run_folder, device=self.device, resume=True)
         network = build(written["network"], folder.path / "config.json")
-        _fit(network, _task(**written["task"]), _written_objective(written["objective"]), training)
+        _fit(network, _written_task(written), _written_objective(written["objective"]), training)
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,15 @@ class Evaluate:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         written = folder.config()
-        task = _task(**written["task"])
+        task = _written_task(written)
         network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
         own = _written_objective(written["objective"]).rule
         rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)} if self.threshold is not None else {}
         if not rules and isinstance(own, Never):
             rules = {"at the end": own, "first spike, θ = 0.95": Threshold()}
         reports = {
-            name: evaluate(network, task, rule, self.split, self.alpha) for name, rule in (rules or {"": own}).items()
+            name: evaluate(network, task, rule, self.split, self.alpha, progress=True)
+            for name, rule in (rules or {"": own}).items()
         }
         if self.json:
             print(json.dumps({name or "report": report.as_dict() for name, report in reports.items()}, indent=2))
@@ -152,11 +153,11 @@ class Tradeoff:
         for path in self.run_folders:
             folder = RunFolder(path)
             written = folder.config()
-            tasks.append(_task(**written["task"]))
+            tasks.append(_written_task(written))
             if tasks[-1] != tasks[0]:
                 raise ValueError(f"{path} is a run of {tasks[-1]}, {self.run_folders[0]} one of {tasks[0]}")
             network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
-            curves[path] = tradeoff(network, tasks[0], self.thresholds, self.split)
+            curves[path] = tradeoff(network, tasks[0], self.thresholds, self.split, progress=True)
             print(f"{path}: area under the curve {curves[path].area:.4f}")
             print("     θ   accuracy  mean steps   fired")
             for threshold, accuracy, steps, fired in zip(
@@ -236,9 +237,18 @@ def _fit(network: Network, task: Any, objective: Objective, config: Training) ->
     print(f"kept in {config.folder}; next: rankcode evaluate {config.folder}")
 
 
-def _task(name: str, **settings: Any) -> Any:
+def _task(name: str) -> Any:
     if name not in TASKS:
         raise ValueError(f"there is no task {name!r}: choose from {', '.join(TASKS)}")
+    return TASKS[name]()
+
+
+def _written_task(written: dict[str, Any]) -> Any:
+    """The task that config.json names."""
+    settings = dict(written["task"])
+    name = settings.pop("name", None)
+    if name not in TASKS:
+        raise ValueError(f"the run was trained from Python on {name}: use it from Python too")
     return TASKS[name](**settings)
 
 

@@ -16,6 +16,7 @@ from rankcode.data import split_of
 from rankcode.engines import run
 from rankcode.inference import decide, inference
 from rankcode.network import Network
+from rankcode.progress import watched
 from rankcode.rules import Rule, Threshold, check_rule
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995)
@@ -83,14 +84,16 @@ def evaluate(
     alpha: float = 0.5,
     rows: int = 1024,
     engine: str = "auto",
+    progress: bool = False,
 ) -> Report:
     """Accuracy, steps read and what follows from them, on a split of a task or on any data.
 
-    `rule` is `Threshold(0.95)` by default; `rows` is how many are run at once.
+    `rule` is `Threshold(0.95)` by default; `rows` is how many are run at once; `progress` shows a bar.
     """
     device = next(network.parameters()).device
     columns = []  # (label, right, steps, earliness, fired, loss) of each row
-    for inputs, labels, lengths in split_of(task, split).scan(rows, device):
+    source = split_of(task, split)
+    for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
         inputs, lengths = checked_inputs(network, inputs, lengths)
         labels = checked_labels(network, labels, len(inputs), device)
         decision = decide(network, inputs, lengths, rule, engine)
@@ -159,6 +162,7 @@ def tradeoff(
     split: str = "test",
     rows: int = 1024,
     engine: str = "auto",
+    progress: bool = False,
 ) -> Curve:
     """Accuracy and steps read at every threshold, from one pass that reads up to the largest one's spike."""
     thresholds = sorted(float(threshold) for threshold in thresholds)
@@ -169,7 +173,8 @@ def tradeoff(
     device = next(network.parameters()).device
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
     counts = torch.zeros(network.classes, dtype=torch.long)
-    for inputs, labels, lengths in split_of(task, split).scan(rows, device):
+    source = split_of(task, split)
+    for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
         inputs, lengths = checked_inputs(network, inputs, lengths)
         labels = checked_labels(network, labels, len(inputs), device)
         with inference(network):

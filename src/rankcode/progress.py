@@ -5,6 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Progress:
@@ -45,6 +49,17 @@ class Progress:
         sys.stderr.write(f"\r\x1b[2K{line}" if self.terminal else f"{line}\n")
         sys.stderr.flush()
         self.open_line = self.terminal
+
+
+def watched(batches: Iterable[T], total: int | None, enabled: bool) -> Iterator[T]:
+    """The batches as they come, with a line that shows how many of `total` rows have been done."""
+    with Progress(total or 0, enabled and total is not None) as bar:
+        done = 0
+        for batch in batches:
+            yield batch
+            done += len(batch[0])
+            if bar.due(done):
+                bar.show(done, f"{done:,} of {total:,} rows")
 
 
 def _clock(seconds: float) -> str:

@@ -137,8 +137,8 @@ class Patience:
     count: int
 
     def __post_init__(self):
-        if self.count < 1:
-            raise ValueError(f"Patience needs a count of at least 1, not {self.count}")
+        if not (isinstance(self.count, Integral) and self.count >= 1):
+            raise ValueError(f"Patience needs a count of at least 1, not {self.count!r}")
 
     @property
     def classes(self) -> tuple[int, ...] | None:

@@ -51,6 +51,9 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} was written in format {found}, this version of rankcode reads format {FORMAT}"
             )
+        for part in ("task", "network", "objective", "training"):
+            if not isinstance(config.get(part), dict):
+                raise ValueError(f"{file} is damaged: it does not say what the {part} is")
         return config
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:

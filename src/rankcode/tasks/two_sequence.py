@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -108,9 +108,9 @@ class TwoSequence:
         """What answering at the best moment reaches on these sequences, for each cost of a step (an error: 1)."""
         return self._curve(inputs, labels, len(costs), self.optimal_stopping(costs).answers)
 
-    def limit_curves(self, rows: int = 100_000) -> dict[str, Limit]:
-        """The limits by name, on at most that many sequences of the test split."""
-        test = list(replace(self, test_rows=min(rows, self.test_rows)).test.scan(rows, "cpu"))
+    def limit_curves(self) -> dict[str, Limit]:
+        """The limits by name, on the sequences of the test split."""
+        test = list(self.test.scan(CHUNK, "cpu"))
         inputs, labels = torch.cat([batch.inputs for batch in test]), torch.cat([batch.labels for batch in test])
         return {
             "constant threshold on the exact posterior": self.constant_threshold_curve(inputs, labels, THRESHOLDS),
