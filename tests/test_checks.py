@@ -1,0 +1,226 @@
+"""Bad input is refused where it enters, by one line that names it, through every way in."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import rankcode as rc
+from rankcode import cells
+from rankcode.checks import checked_inputs
+
+
+def network(outputs=3, cell=None):
+    return rc.Network(cell or cells.LSTM(4, 5), outputs)
+
+
+def inputs(rows=3, steps=6, features=4):
+    return torch.randn(rows, steps, features, generator=torch.Generator().manual_seed(0))
+
+
+LABELS = torch.tensor([0, 1, 2])
+WITHOUT_LABELS = {
+    "decide": lambda network, inputs, lengths=None: rc.decide(network, inputs, lengths),
+    "trace": lambda network, inputs, lengths=None: rc.trace(network, inputs, lengths),
+}
+WITH_LABELS = {
+    kind: lambda network, inputs, lengths=None, labels=LABELS, made=made: made(network, inputs, labels, lengths)
+    for kind, made in {
+        "AtSpike": rc.AtSpike(),
+        "UntilSpike": rc.UntilSpike(),
+        "AtEnd": rc.AtEnd(),
+        "EveryStep": rc.EveryStep(),
+    }.items()
+} | {
+    "evaluate": lambda network, inputs, lengths=None, labels=LABELS: rc.evaluate(network, [(inputs, labels, lengths)]),
+    "tradeoff": lambda network, inputs, lengths=None, labels=LABELS: rc.tradeoff(network, [(inputs, labels, lengths)]),
+}
+every_way = pytest.mark.parametrize("way", [*WITHOUT_LABELS.values(), *WITH_LABELS.values()])
+labelled_ways = pytest.mark.parametrize("way", WITH_LABELS.values(), ids=WITH_LABELS.keys())
+
+
+def refused(call, *words):
+    with pytest.raises(ValueError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+@every_way
+def test_good_input_passes(way):
+    way(network(), inputs())
+    way(network(), inputs(), torch.tensor([6, 1, 3]))
+    way(network(), inputs().numpy(), [6, 1, 3])
+
+
+@every_way
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity(way, value):
+    bad = inputs()
+    bad[1, 0, 2] = value
+    refused(lambda: way(network(), bad), "inputs", "NaN or infinity", "row 1, step 1")
+
+
+@every_way
+def test_nan_in_the_last_step_of_a_row(way):
+    bad = inputs()
+    bad[2, 3] = math.nan
+    refused(lambda: way(network(), bad, torch.tensor([6, 6, 4])), "row 2, step 4")
+    way(network(), bad, torch.tensor([6, 6, 3]))
+
+
+@pytest.mark.parametrize("engine", ["reference", "stepwise"])
+def test_only_what_was_read_is_refused(engine):
+    bad = inputs()
+    bad[0, 3] = math.nan
+    rc.decide(network(), bad, rule=rc.FireAt(3), engine=engine)
+    rc.AtSpike(rule=rc.FireAt(3))(network(), bad, LABELS, engine=engine)
+    refused(lambda: rc.decide(network(), bad, rule=rc.FireAt(4), engine=engine), "row 0, step 4")
+    refused(lambda: rc.AtSpike(rule=rc.FireAt(4))(network(), bad, LABELS, engine=engine), "row 0, step 4")
+
+
+@every_way
+def test_nan_in_padding_does_no_harm(way):
+    lengths = torch.tensor([6, 2, 4])
+    bad = inputs()
+    bad[torch.arange(6) >= lengths[:, None]] = math.nan
+    way(network(), bad, lengths)
+    refused(lambda: way(network(), bad), "NaN or infinity", "row 1, step 3")
+
+
+@every_way
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(3, 4), torch.zeros(6), torch.zeros(()), torch.zeros(3, 6, 2, 2)], ids=lambda bad: str(bad.dim())
+)
+def test_wrong_shape(way, bad):
+    refused(lambda: way(network(), bad), "inputs", str(list(bad.shape[2:])) if bad.dim() > 2 else str(list(bad.shape)))
+
+
+@every_way
+@pytest.mark.parametrize("shape", [(0, 6, 4), (3, 0, 4), (3, 6, 0)])
+def test_empty(way, shape):
+    refused(lambda: way(network(), torch.zeros(shape)), "inputs", "empty")
+
+
+@every_way
+def test_wrong_number_of_features(way):
+    refused(lambda: way(network(), inputs(features=5)), "inputs", "5", "4")
+
+
+IMAGE = (1, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("cell", "good", "bad"),
+    [
+        (cells.GRU(4, 5), (4,), [(3,), (2, 2), (1, 4)]),
+        (cells.LIF(12, 5), (12,), [(11,), (1, 4, 4)]),
+        (cells.LIF(12, 5), IMAGE, []),
+        (cells.ConvLSTM(1, 2, (4, 3)), IMAGE, [(2, 4, 3), (1, 3, 4), (1, 5, 3), (12,), (1,), (4, 3)]),
+        (cells.ConvLIF(1, 2, (4, 3)), IMAGE, [(2, 4, 3), (1, 3, 4), (12,), (1,)]),
+        (cells.ConvLIF(1, 2, (4, 4), pool=2), (1, 4, 4), [(1, 5, 4), (1, 4, 5), (1, 2, 2)]),  # 5 // 2 = 4 // 2
+        (cells.Stack(cells.GRU(4, 5), cells.LSTM(5, 3)), (4,), [(5,), (2, 2)]),
+        (cells.Stack(cells.ConvLIF(1, 2, (4, 3)), cells.LIF(24, 5)), IMAGE, [(2, 4, 3), (1, 3, 4), (12,)]),
+        (cells.Stack(cells.Stack(cells.GRU(4, 5)), cells.LSTM(5, 3)), (4,), [(5,)]),
+    ],
+)
+def test_features_of_every_cell(cell, good, bad):
+    made = network(cell=cell)
+    rc.decide(made, torch.randn(2, 3, *good))
+    for shape in bad:
+        refused(lambda shape=shape: rc.decide(made, torch.randn(2, 3, *shape)), "inputs", "the network reads")
+
+
+def test_a_users_cell_reads_what_it_likes():
+    class Images(nn.Module):
+        inputs, features = 1, (1,)
+
+        def initial_state(self, rows):
+            return None
+
+        def forward(self, x_t, state):
+            return x_t.flatten(1).sum(1, keepdim=True), None
+
+    rc.decide(network(cell=Images()), torch.randn(2, 3, *IMAGE))
+    refused(lambda: rc.decide(network(cell=Images()), torch.randn(2, 3, 2)), "inputs", "the network reads [1]")
+    Images.inputs = nn.Linear(4, 4)  # the name may mean anything
+    rc.decide(network(cell=Images()), torch.randn(2, 3, 2))
+
+
+@every_way
+@pytest.mark.parametrize(("lengths", "named"), [([6, 0, 1], "0"), ([6, 7, 1], "7"), ([6, -1, 1], "-1")])
+def test_lengths_out_of_range(way, lengths, named):
+    refused(lambda: way(network(), inputs(), torch.tensor(lengths)), "length", "row 1", named, "1…6")
+
+
+@every_way
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        torch.tensor([6, 1]),
+        torch.tensor([6, 1, 1, 1]),
+        torch.tensor([[6, 1, 1]]),
+        torch.tensor(6),
+        torch.tensor([6.0, 1.0, 1.0]),
+        torch.tensor([True, True, True]),
+    ],
+)
+def test_lengths_of_another_sort(way, lengths):
+    refused(lambda: way(network(), inputs(), lengths), "lengths")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_lengths_of_any_whole_type(dtype):
+    lengths = torch.tensor([100, 1, 120], dtype=dtype)
+    _, checked = checked_inputs(network(), inputs(steps=300), lengths)
+    assert checked.dtype == torch.int64 and checked.tolist() == [100, 1, 120]
+
+
+@labelled_ways
+@pytest.mark.parametrize(("labels", "outputs"), [([0, 3, 1], 3), ([0, -1, 1], 3), ([0, 2, 1], 1), ([0, 2, 1], 2)])
+def test_labels_out_of_range(way, labels, outputs):
+    call = lambda: way(network(outputs), inputs(), labels=torch.tensor(labels))  # noqa: E731
+    refused(call, "label", "row 1", str(labels[1]), f"0…{max(outputs, 2) - 1}")
+
+
+@labelled_ways
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.tensor([0.0, 1.0, 2.0]),
+        torch.tensor([0, 1]),
+        torch.tensor([[0], [1], [2]]),
+        torch.tensor(1),
+        torch.eye(3),
+        torch.tensor([0, 1, 1], dtype=torch.complex64),
+    ],
+)
+def test_labels_of_another_sort(way, labels):
+    refused(lambda: way(network(), inputs(), labels=labels), "labels")
+
+
+@pytest.mark.parametrize(("outputs", "threshold"), [(3, 1.5), (1, 1.5), (1, 0.4)])
+def test_a_threshold_out_of_range(outputs, threshold):
+    data = inputs(), torch.tensor([0, 1, 1])
+    for call in (
+        lambda: rc.decide(network(outputs), data[0], rule=rc.Threshold(threshold)),
+        lambda: rc.AtSpike(threshold=threshold)(network(outputs), *data),
+        lambda: rc.UntilSpike(threshold=threshold)(network(outputs), *data),
+        lambda: rc.evaluate(network(outputs), data, rc.Threshold(threshold)),
+        lambda: rc.tradeoff(network(outputs), data, [0.9, threshold]),
+    ):
+        refused(call, "threshold", str(threshold))
+
+
+def test_inputs_on_another_device():
+    refused(lambda: rc.decide(network(), inputs().to("meta")), "inputs are on meta", "cpu")
+
+
+def test_nothing_is_changed():
+    given, lengths, labels = inputs(), torch.tensor([6, 1, 3]), LABELS.clone()
+    before = given.clone()
+    rc.AtSpike()(network(), given, labels, lengths)
+    assert given.equal(before) and lengths.tolist() == [6, 1, 3] and labels.equal(LABELS)
