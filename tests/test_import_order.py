@@ -12,21 +12,21 @@ import rankcode
 ROOT = Path(rankcode.__file__).parent
 # Each module may import those of its own line and of the lines above it.
 ORDER = [
-    {"decision", "state", "rules", "data"},
+    {"progress", "decision", "state", "rules", "data"},
     {"cells", "network"},
     {"engines"},
     {"checks"},
     {"objectives", "inference"},
     {"metrics", "model_file"},
-    {"training", "training_config", "training_state", "run_folder", "distributed", "progress"},
+    {"training", "training_config", "training_state", "run_folder", "distributed"},
     {"tasks", "plots"},
-    {"experiments", "demo", "report"},
+    {"experiments", "demo"},
     {"commands", "arguments"},
     {"cli", "__main__"},
 ]
 # Imported where they are used, never while the module is loaded.
 ONLY_INSIDE_FUNCTIONS = {"run_folder": {"plots"}}
-MAY_NEED_EXTRAS = {"plots", "cli", "demo", "report", "experiments", "__main__"}
+MAY_NEED_EXTRAS = {"plots", "cli", "demo", "experiments", "__main__"}
 EXTRAS = ["matplotlib", "sklearn", "tyro", "tensorboard"]
 
 

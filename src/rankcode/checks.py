@@ -57,7 +57,9 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device) ->
     """Labels [rows], each a class of the network."""
     labels = torch.as_tensor(labels, device=device)
     if labels.shape != (rows,) or labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"labels must be {rows} whole numbers, one for each row, not {list(labels.shape)}")
+        raise ValueError(
+            f"labels must be {rows} whole numbers, one for each row, not {labels.dtype} {list(labels.shape)}"
+        )
     labels = labels.long()
     for row in ((labels < 0) | (labels >= network.classes)).nonzero().flatten()[:1].tolist():
         raise ValueError(f"the label of row {row} is {int(labels[row])}, outside 0…{network.classes - 1}")

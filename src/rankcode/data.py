@@ -79,9 +79,11 @@ class Arrays:
     """Rows held in memory. `encode`, where given, turns stored inputs into sequences on the device."""
 
     def __init__(self, inputs, labels, lengths=None, encode: Callable[[Tensor], Tensor] | None = None):
-        self.inputs = torch.as_tensor(inputs)
-        self.labels = torch.as_tensor(labels)
-        self.lengths = None if lengths is None else torch.as_tensor(lengths)
+        try:
+            self.inputs, self.labels = torch.as_tensor(inputs), torch.as_tensor(labels)
+            self.lengths = None if lengths is None else torch.as_tensor(lengths)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the data must be arrays of numbers: {error}") from None
         self.encode = encode
         self.size = len(self.inputs)
         if self.size == 0:
@@ -160,7 +162,8 @@ def as_source(data) -> Source:
     """A source from a source, a (inputs, labels[, lengths]) tuple of arrays, or a DataLoader."""
     if isinstance(data, Source):
         return data
-    if isinstance(data, tuple | list) and len(data) in (2, 3) and hasattr(data[0], "shape"):
+    arrays = isinstance(data, tuple) or (isinstance(data, list) and len(data) > 0 and hasattr(data[0], "shape"))
+    if arrays and len(data) in (2, 3):
         return Arrays(*data)
     if isinstance(data, Iterable):
         return Loader(data)

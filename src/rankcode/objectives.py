@@ -9,6 +9,7 @@ A row's loss depends on nothing but its own steps read; the batch's loss is the 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,7 +146,10 @@ def _rule(threshold: float | None, rule: Rule | None) -> Rule:
 
 
 def _value(beta: Beta, progress: float) -> float:
-    return beta(progress) if callable(beta) else beta
+    value = beta(progress) if callable(beta) else beta
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"beta must be a number, or a function that gives one, not {value!r}")
+    return value
 
 
 def _penalised(logits: Tensor, labels: Tensor, beta: float) -> Tensor:

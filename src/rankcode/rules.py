@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -166,7 +166,7 @@ def allowed(activations: Tensor, classes: tuple[int, ...] | None) -> Tensor:
 
 def check_rule(rule: Any, activation: str, classes: int) -> None:
     """Raise a ValueError where a rule cannot be used with a network's output layer."""
-    if not isinstance(rule, Rule):
+    if not isinstance(rule, Rule) or isinstance(rule, type):
         raise ValueError(
             f"a rule has initial_state(rows) and (activations, probabilities, step, state) -> (fired, state); "
             f"{rule!r} does not"
@@ -186,7 +186,7 @@ def check_rule(rule: Any, activation: str, classes: int) -> None:
 
 
 def _checked(threshold: float) -> float:
-    if not (isinstance(threshold, int | float) and 0 < threshold < math.inf):
+    if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 < threshold < math.inf:
         raise ValueError(f"a threshold must be a number above 0, not {threshold!r}")
     return float(threshold)
 
