@@ -225,9 +225,10 @@ of the steps there were.</p>
 <p>Four test sequences, from one that is answered early to one that is answered last, and the belief in the positive
 class. A dot is the first spike; what comes after it is drawn faintly and is not computed in use.</p>
 $examples
-<h2>Rank coding gets faster while it learns</h2>
+<h2>Getting faster while learning</h2>
 <p>First-spike times on validation data through training: the darker, the more sequences are answered after that many
-steps. The line is the mean.</p>
+steps. The line is the mean. The conventional network is read with the same threshold, though it never trained for it:
+compare how far down each of them comes.</p>
 $spike_times
 <h2>Speed against accuracy</h2>
 <p>Each dot is a threshold on the trained network. Black: what an ideal observer reaches that knows how the sequences

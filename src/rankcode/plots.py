@@ -43,7 +43,7 @@ def plot_training(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, Any]] | None = None) -> Figure:
     """Accuracy against mean steps, a curve for each network, and the theoretical limits: name -> (accuracy,
-    steps)."""
+    steps). The picture begins at the lowest accuracy that a network has with θ ≥ 0.8."""
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     for (name, (accuracy, steps)), style in zip((limits or {}).items(), ("-", "--", ":"), strict=False):
@@ -53,7 +53,12 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     for (name, curve), colour in zip(curves.items(), COLOURS * 9, strict=False):
         accuracy = [100 * value for value in curve.accuracy]
         axes.plot(curve.mean_steps, accuracy, "o-", color=colour, ms=4, lw=1.4, label=name)
-    axes.set(xlabel="mean steps read", ylabel="accuracy (%)")
+    telling = [
+        a for curve in curves.values() for t, a in zip(curve.thresholds, curve.accuracy, strict=True) if t >= 0.8
+    ]
+    lowest, highest = 100 * min(telling, default=0.0), 100 * max(max(curve.accuracy) for curve in curves.values())
+    margin = 0.05 * (highest - lowest) + 0.1
+    axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
     axes.legend(frameon=False, loc="lower right")
     _plain(axes)
     return figure
@@ -85,7 +90,7 @@ def plot_spike_times(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fi
 def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[str, Trace], threshold: float) -> Figure:
     """Example inputs with one value a step, and beneath each the activation of the last class for every
     network: drawn up to its first spike, and faint after it."""
-    figure = Figure(figsize=(2.7 * len(inputs), 4.2), layout="constrained")
+    figure = Figure(figsize=(2.7 * len(inputs), 4.4), layout="constrained")
     upper, lower = figure.subplots(2, len(inputs), sharex=True, sharey="row", squeeze=False)
     steps = torch.arange(1, inputs.shape[1] + 1)
     for row, (above, below) in enumerate(zip(upper, lower, strict=True)):
@@ -108,7 +113,8 @@ def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[s
         _plain(below)
     upper[0].set(ylabel="input")
     lower[0].set(ylabel="activation, positive class")
-    lower[0].legend(frameon=False, fontsize=8, loc="lower left")
+    handles, names = lower[0].get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, loc="outside upper center", ncols=len(names))
     return figure
 
 
