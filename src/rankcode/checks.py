@@ -68,6 +68,7 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device) ->
 
 def check_read(inputs: Tensor, steps: Tensor) -> None:
     """Raise where a step that was read holds NaN or infinity. What was never read may hold anything."""
+    inputs = inputs[:, : int(steps.max())]
     bad = ~inputs.isfinite().flatten(2).all(2)  # [rows, steps]
     bad &= torch.arange(inputs.shape[1], device=inputs.device) < steps[:, None]
     for row, step in bad.nonzero()[:1].tolist():
