@@ -28,14 +28,6 @@ def train(folder, *more, task="two-sequence"):
     main(["train", task, *SMALL, "--folder", str(folder), *more])
 
 
-@pytest.fixture(autouse=True)
-def small_test_split(monkeypatch):
-    """Evaluate on a few rows: the published sizes take minutes."""
-    from rankcode.data import Generated
-
-    monkeypatch.setattr(Generated, "size", property(lambda self: 200, lambda self, size: None), raising=False)
-
-
 @pytest.mark.parametrize("command", ["demo", "train", "resume", "evaluate", "tradeoff"])
 def test_every_command_explains_its_arguments(command, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -59,17 +51,18 @@ def test_train_evaluate_tradeoff(tmp_path, capsys):
         assert (tmp_path / "coded" / name).stat().st_size > 0
     capsys.readouterr()
 
-    main(["evaluate", str(tmp_path / "plain"), "--json", "--device", "cpu"])
+    few = ["--device", "cpu", "--test-rows", "200"]
+    main(["evaluate", str(tmp_path / "plain"), "--json", *few])
     reports = json.loads(capsys.readouterr().out)
     assert set(reports) == {"at the end", "first spike, θ = 0.95"}
     assert reports["at the end"]["mean_steps"] == 40 and reports["at the end"]["rows"] == 200
 
-    main(["evaluate", str(tmp_path / "coded"), "--threshold", "0.5", "--device", "cpu"])
+    main(["evaluate", str(tmp_path / "coded"), "--threshold", "0.5", *few])
     text = capsys.readouterr().out
     assert "mean steps     1.00" in text and "negative" in text and "positive" in text
 
     output = tmp_path / "pictures" / "curve"
-    main(["tradeoff", str(tmp_path / "coded"), str(tmp_path / "plain"), "--output", str(output), "--device", "cpu"])
+    main(["tradeoff", str(tmp_path / "coded"), str(tmp_path / "plain"), "--output", str(output), *few])
     written = json.loads((tmp_path / "pictures" / "curve.json").read_text())
     assert len(written["curves"]) == 2 and "optimal stopping" in written["limits"]
     assert (tmp_path / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -107,9 +100,6 @@ def test_resume_goes_on_from_the_folder_alone(tmp_path, monkeypatch):
         train(tmp_path / "cut", "--beta", "0.1", "--average", "0.9")
     monkeypatch.undo()
     assert not (tmp_path / "cut" / "last.safetensors").exists()
-    from rankcode.data import Generated
-
-    monkeypatch.setattr(Generated, "size", property(lambda self: 200, lambda self, size: None), raising=False)
     main(["resume", str(tmp_path / "cut"), "--device", "cpu"])
     whole, cut = (tmp_path / name / "last.safetensors" for name in ("whole", "cut"))
     assert cut.read_bytes() == whole.read_bytes()

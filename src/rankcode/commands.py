@@ -102,6 +102,8 @@ class Evaluate:
     """Which weights of the run. Default: those the training finished with."""
     alpha: float = 0.5
     """Weight of earliness in the cost."""
+    test_rows: int | None = None
+    """How many test sequences to draw, for a generated task. Default: as many as the task says."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
     json: bool = False
@@ -110,7 +112,7 @@ class Evaluate:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         written = folder.config()
-        task = _written_task(written)
+        task = _written_task(written, self.test_rows)
         network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
         own = _written_objective(written["objective"]).rule
         rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)} if self.threshold is not None else {}
@@ -142,6 +144,8 @@ class Tradeoff:
     """Which weights of the run. Default: those the training finished with."""
     output: str = "tradeoff"
     """Files to write: OUTPUT.png and OUTPUT.json."""
+    test_rows: int | None = None
+    """How many test sequences to draw, for a generated task. Default: as many as the task says."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
 
@@ -153,7 +157,7 @@ class Tradeoff:
         for path in self.run_folders:
             folder = RunFolder(path)
             written = folder.config()
-            tasks.append(_written_task(written))
+            tasks.append(_written_task(written, self.test_rows))
             if tasks[-1] != tasks[0]:
                 raise ValueError(f"{path} is a run of {tasks[-1]}, {self.run_folders[0]} one of {tasks[0]}")
             network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
@@ -243,12 +247,16 @@ def _task(name: str) -> Any:
     return TASKS[name]()
 
 
-def _written_task(written: dict[str, Any]) -> Any:
+def _written_task(written: dict[str, Any], test_rows: int | None = None) -> Any:
     """The task that config.json names."""
     settings = dict(written["task"])
     name = settings.pop("name", None)
     if name not in TASKS:
         raise ValueError(f"the run was trained from Python on {name}: use it from Python too")
+    if test_rows is not None:
+        if "test_rows" not in settings or test_rows < 1:
+            raise ValueError(f"test rows are for generated tasks, and at least 1: {name} cannot draw {test_rows}")
+        settings["test_rows"] = test_rows
     return TASKS[name](**settings)
 
 

@@ -49,7 +49,7 @@ class TwoSequence:
     """Largest standard deviation of a sequence."""
     validation_rows: int = 2_000
     """Sequences in the validation split."""
-    test_rows: int = 1_000_000
+    test_rows: int = 100_000
     """Sequences in the test split."""
 
     name: ClassVar[str] = "two-sequence"
