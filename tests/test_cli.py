@@ -123,6 +123,9 @@ def run_folder(tmp_path, config):
         (["train", "spotting", "--rate", "-1"], "rate must be a number above 0"),
         (["train", "spotting", "--threshold", "1.5"], "threshold 1.5 is outside"),
         (["train", "spotting", "--beta", "much"], "beta must be a number"),
+        (["train", "spotting", "--beta", "nan"], "beta must be a number"),
+        (["tradeoff"], "at least one run"),
+        (["demo", "--test-rows", "0"], "at least 1"),
         (["train", "spotting", "--cell", "conv-lstm"], "reads images"),
         (["train", "temporal-digits", "--cell", "lif", "--layers", "2"], "layers is for"),
         (["train", "spotting", "--device", "abacus"], "no device 'abacus'"),
@@ -182,3 +185,8 @@ def test_demo_writes_a_page_that_stands_alone(tmp_path, capsys):
     assert not any(outside in page for outside in ("<script", "<link", 'src="http', "@import"))
     records = (folder / "rank-coded" / "metrics.jsonl").read_text().splitlines()
     assert all(len(json.loads(line)["first_spike"]["steps_histogram"]) <= 40 for line in records)
+
+
+def test_version(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out.startswith("rankcode ")

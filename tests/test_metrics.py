@@ -146,7 +146,7 @@ def test_what_is_refused():
             call(network, [])
         with pytest.raises(ValueError, match="label of row 1"):
             call(network, (data[0], torch.tensor([0, 2, 0, 0])))
-        with pytest.raises(ValueError, match=r"NaN .* row 0, step 1"):
+        with pytest.raises(ValueError, match=r"NaN .* row 0 of the batch, step 1"):
             call(network, (torch.full_like(data[0], torch.nan), data[1]))
         with pytest.raises(ValueError, match="no test split"):
             call(network, type("Task", (), {"train": data, "name": "mine"})())

@@ -247,3 +247,8 @@ def test_free_folder(tmp_path):
     for expected in ("run", "run-2", "run-3"):
         assert free_folder(path).name == expected
         free_folder(path).mkdir()
+
+
+def test_a_run_without_its_checkpoint_is_not_begun_again(run):
+    (run / "checkpoint.pt").unlink()
+    assert_refused(run, "has no checkpoint.pt", resume=True)

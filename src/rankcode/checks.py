@@ -32,7 +32,7 @@ def checked_inputs(network: Network, inputs, lengths) -> tuple[Tensor, Tensor]:
         raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
     lengths = lengths.long()  # before they are compared: a byte cannot hold every T
     for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
-        raise ValueError(f"the length of row {row} is {int(lengths[row])}, outside 1…{steps}")
+        raise ValueError(f"the length of row {row} of the batch is {int(lengths[row])}, outside 1…{steps}")
     return inputs, lengths
 
 
@@ -62,7 +62,7 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device) ->
         )
     labels = labels.long()
     for row in ((labels < 0) | (labels >= network.classes)).nonzero().flatten()[:1].tolist():
-        raise ValueError(f"the label of row {row} is {int(labels[row])}, outside 0…{network.classes - 1}")
+        raise ValueError(f"the label of row {row} of the batch is {int(labels[row])}, outside 0…{network.classes - 1}")
     return labels
 
 
@@ -72,4 +72,4 @@ def check_read(inputs: Tensor, steps: Tensor) -> None:
     bad = ~inputs.isfinite().flatten(2).all(2)  # [rows, steps]
     bad &= torch.arange(inputs.shape[1], device=inputs.device) < steps[:, None]
     for row, step in bad.nonzero()[:1].tolist():
-        raise ValueError(f"inputs hold NaN or infinity in row {row}, step {step + 1}")
+        raise ValueError(f"inputs hold NaN or infinity in row {row} of the batch, step {step + 1}")

@@ -11,9 +11,13 @@ from typing import Any
 
 from rankcode import arguments
 from rankcode.commands import COMMANDS
+from rankcode.run_folder import versions
 
 
 def main(argv: list[str] | None = None) -> None:
+    if (sys.argv[1:] if argv is None else argv) == ["--version"]:
+        print(f"rankcode {versions()['rankcode']}")
+        return
     try:
         _parse(argv).run()
     except KeyboardInterrupt:

@@ -152,15 +152,18 @@ class Tradeoff:
     def run(self) -> None:
         from rankcode.plots import plot_tradeoff
 
+        if not self.run_folders:
+            raise ValueError("name the folder of at least one run")
+        Path(self.output).parent.mkdir(parents=True, exist_ok=True)
+        written = {path: RunFolder(path).config() for path in self.run_folders}
+        tasks = [_written_task(config, self.test_rows) for config in written.values()]
+        for path, task in zip(written, tasks, strict=True):
+            if task != tasks[0]:
+                raise ValueError(f"{path} is a run of {task}, {self.run_folders[0]} one of {tasks[0]}")
         curves: dict[str, Curve] = {}
-        tasks = []
-        for path in self.run_folders:
-            folder = RunFolder(path)
-            written = folder.config()
-            tasks.append(_written_task(written, self.test_rows))
-            if tasks[-1] != tasks[0]:
-                raise ValueError(f"{path} is a run of {tasks[-1]}, {self.run_folders[0]} one of {tasks[0]}")
-            network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
+        for path, config in written.items():
+            network = RunFolder(path).model(self.model or config["training"]["finish_with"])
+            network.to(own_device(self.device))
             curves[path] = tradeoff(network, tasks[0], self.thresholds, self.split, progress=True)
             print(f"{path}: area under the curve {curves[path].area:.4f}")
             print("     θ   accuracy  mean steps   fired")
@@ -175,7 +178,6 @@ class Tradeoff:
             "curves": {name: curve.as_dict() for name, curve in curves.items()},
             "limits": {name: {"accuracy": a.tolist(), "mean_steps": s.tolist()} for name, (a, s) in limits.items()},
         }
-        Path(self.output).parent.mkdir(parents=True, exist_ok=True)
         Path(f"{self.output}.json").write_text(json.dumps(content, indent=2) + "\n")
         plot_tradeoff(curves, limits).savefig(f"{self.output}.png", dpi=150)
         print(f"wrote {self.output}.png and {self.output}.json")
@@ -229,7 +231,8 @@ def _fit(network: Network, task: Any, objective: Objective, config: Training) ->
     try:
         history = fit(network, task, objective, config)
     except KeyboardInterrupt:
-        raise ValueError(f"stopped; go on with: rankcode resume {config.folder}") from None
+        begun = config.folder is not None and (Path(config.folder) / "checkpoint.pt").exists()
+        raise ValueError(f"stopped{f'; go on with: rankcode resume {config.folder}' if begun else ''}") from None
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
         return
     if history.best is not None:
@@ -263,6 +266,8 @@ def _written_task(written: dict[str, Any], test_rows: int | None = None) -> Any:
 def _beta(text: str) -> Beta:
     try:
         if ":" not in text:
+            if not math.isfinite(float(text)):
+                raise ValueError
             return float(text)
         return Switch(*(tuple(float(part) for part in pair.split(":")) for pair in text.split(",")))  # type: ignore[arg-type]
     except (ValueError, TypeError):

@@ -52,6 +52,9 @@ class Demo:
     def run(self) -> None:
         from rankcode import plots  # fails now, not after the training
 
+        if min(self.examples, self.units, self.test_rows) < 1:
+            raise ValueError("examples, units and test rows must be at least 1")
+        torch.set_num_threads(1)  # networks this small are fastest on one
         folder = Path(self.folder) if self.folder else free_folder(Path("runs/demo"))
         task = TwoSequence(test_rows=self.test_rows)
         print(f"Two LSTMs of {self.units} units learn, from {self.examples:,} noisy sequences of {task.steps} steps,")
@@ -84,7 +87,7 @@ class Demo:
 
 
 def _train(name: str, demo: Demo, folder: Path) -> None:
-    """One of the two trainings, in a process of its own: networks this small are fastest on one thread."""
+    """One of the two trainings, in a process of its own."""
     torch.set_num_threads(1)
     torch.manual_seed(demo.seed)
     config = Training(
@@ -214,8 +217,8 @@ PAGE = """<!doctype html>
 <h1>Two networks, one of them learned when to answer</h1>
 <p>Each sequence has $steps noisy values around a positive or a negative mean, and the task is to tell which. Some
 sequences are almost free of noise and need a few values, others need all of them. Two LSTMs of $units units were
-trained on the same $examples_count sequences: one with <b>rank coding</b>, where the first output that crosses the
-threshold ends the sequence and is the only place the gradient starts from, the other <b>conventionally</b>, from the
+trained on the same $examples_count sequences: one with <b>rank coding</b>, where the first output that is 95 % sure
+ends the sequence and is the only place the gradient starts from, the other <b>conventionally</b>, from the
 last step.</p>
 $table
 <p>Steps read count the inputs consumed when the network answered; a sequence on which it never fires counts as its
@@ -232,7 +235,8 @@ compare how far down each of them comes.</p>
 $spike_times
 <h2>Speed against accuracy</h2>
 <p>Each dot is a threshold on the trained network. Black: what an ideal observer reaches that knows how the sequences
-are made, with a constant threshold on the exact posterior, and with the best possible moment to stop.</p>
+are made, with a constant threshold on the exact posterior, and with the best possible moment to stop. Larger networks
+that train longer come closer to it than these.</p>
 $tradeoff
 </body>
 </html>

@@ -57,6 +57,7 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
         a for curve in curves.values() for t, a in zip(curve.thresholds, curve.accuracy, strict=True) if t >= 0.8
     ]
     lowest, highest = 100 * min(telling, default=0.0), 100 * max(max(curve.accuracy) for curve in curves.values())
+    highest = max([highest, *(100 * float(max(accuracy)) for accuracy, _ in (limits or {}).values())])
     margin = 0.05 * (highest - lowest) + 0.1
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
     axes.legend(frameon=False, loc="lower right")
@@ -101,7 +102,7 @@ def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[s
             activation = trace.activations[row]  # [steps, classes]
             crossed = (activation.amax(1) >= threshold).nonzero().flatten().tolist()
             end = crossed[0] + 1 if crossed else len(steps)
-            below.plot(steps, activation[:, -1], color=colour, lw=1, alpha=0.25)
+            below.plot(steps, activation[:, -1], color=colour, lw=1, alpha=0.4)
             below.plot(steps[:end], activation[:end, -1], color=colour, lw=1.8, label=name)
             if crossed:
                 below.plot(end, activation[end - 1, -1], "o", color=colour, ms=6)

@@ -29,6 +29,8 @@ from rankcode.state import State
 
 @runtime_checkable
 class Rule(Protocol):
+    """Decides when a row fires: fired is bool [rows], and the state is handed back at the next step."""
+
     def initial_state(self, rows: int) -> State: ...
 
     def __call__(

@@ -74,7 +74,10 @@ class RunFolder:
             if written.get(part) != wanted:
                 difference = _difference(part, written.get(part), wanted)
                 raise ValueError(f"{self.path} holds a run with other settings: {difference}")
-        return self.checkpoint()
+        checkpoint = self.checkpoint()
+        if checkpoint is None and (self.records() or any(self.path.glob("*.safetensors"))):
+            raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
+        return checkpoint
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The latest checkpoint, or None before the first."""

@@ -56,6 +56,8 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     and, if it has one, `validation` is one of these. Without validation data the last weights are kept.
     """
     config = config or Training()
+    if not (isinstance(network, Network) and isinstance(objective, Objective) and isinstance(config, Training)):
+        raise ValueError("fit takes a Network, a task, an objective such as AtSpike(0.95), and a Training")
     device = own_device(config.device)
     source = split_of(task, "train")
     held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None

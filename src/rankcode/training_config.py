@@ -52,7 +52,7 @@ class Training:
     engine: str = "auto"
     """How the network is run through time: auto, reference or stepwise."""
     folder: str | None = None
-    """Where the run is kept. Default: nothing is written."""
+    """Where the run is kept. Default: runs/TASK-OBJECTIVE on the command line, nowhere from Python."""
     resume: bool = False
     """Go on with the run in the folder, from its latest checkpoint; begin one where there is none."""
     tensorboard: bool = False

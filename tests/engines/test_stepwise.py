@@ -302,3 +302,18 @@ def test_engines_are_chosen_by_name():
     assert choose(network, inputs, rc.Never(), "reference").name == "reference"
     with pytest.raises(ValueError, match=r"no engine 'fast'.*reference, stepwise"):
         rc.decide(network, inputs, engine="fast")
+
+
+@pytest.mark.parametrize("engine", ["reference", "stepwise"])
+@pytest.mark.parametrize("fired", [torch.zeros(3, 2, dtype=torch.bool), torch.zeros(3)])
+def test_a_rule_that_gives_something_else_is_named(engine, fired):
+    class Wrong:
+        def initial_state(self, rows):
+            return None
+
+        def __call__(self, activations, probabilities, step, state):
+            return fired[: len(activations)], state
+
+    network = rc.Network(rc.cells.LSTM(2, 4), outputs=2)
+    with pytest.raises(ValueError, match=r"a rule gives fired as bool \[rows\]"):
+        rc.decide(network, torch.randn(3, 5, 2), rule=Wrong(), engine=engine)

@@ -8,6 +8,8 @@ from rankcode.state import State
 
 
 class Stack(nn.Module):
+    """A cell made of cells, from the lowest to the topmost."""
+
     def __init__(self, *cells: nn.Module):
         super().__init__()
         if not cells:

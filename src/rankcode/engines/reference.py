@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, decide_rows
+from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -26,13 +26,14 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
             t += 1
             logits, state = network(inputs[i : i + 1, t - 1], state)
             with torch.no_grad():
-                spike, rule_state = rule(*network.activate(logits), t, rule_state)
+                fired_now, rule_state = rule(*network.activate(logits), t, rule_state)
+            spike = bool(checked_fired(fired_now, 1))
             read.append(logits)
             row.append(i)
             step.append(t)
         answers.append(read[-1])
         steps.append(t)
-        fired.append(bool(spike))
+        fired.append(spike)
 
     def column(values, dtype=torch.long):
         return torch.tensor(values, dtype=dtype, device=inputs.device)

@@ -41,6 +41,13 @@ class Engine(Protocol):
     def __call__(self, network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run: ...
 
 
+def checked_fired(fired: Tensor, rows: int) -> Tensor:
+    """What a rule gave, if it is what a rule must give."""
+    if fired.shape != (rows,) or fired.dtype != torch.bool:
+        raise ValueError(f"a rule gives fired as bool [rows], here [{rows}], not {fired.dtype} {list(fired.shape)}")
+    return fired
+
+
 def decide_rows(network: Network, rule: Rule, logits: Tensor, steps: Tensor, fired: Tensor) -> Decision:
     """The Decision of rows that answered with these logits: a row that fired names the largest
     activation among the classes that may fire, any other the largest of all."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, decide_rows
+from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Never, Rule
 from rankcode.state import map_state
@@ -35,7 +35,7 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
             spikes, rule_state = rule(*network.activate(logits), step, rule_state)
         if keep == "read":
             read.append((live, logits, torch.full_like(live, step)))
-        done = spikes | (live_ends == step)
+        done = checked_fired(spikes, len(live)) | (live_ends == step)
         if not done.any():
             continue
         answers.append((live[done], logits[done], torch.full_like(live[done], step), spikes[done]))

@@ -24,7 +24,7 @@ from .optimal_stopping import OptimalStopping
 # Of limit_curves, close enough that straight lines between them will do.
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.83, 0.86, 0.88, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.975)
 THRESHOLDS += (0.98, 0.985, 0.99, 0.995, 0.999)
-COSTS = (0.05, 0.02, 0.012, 0.008, 0.006, 0.004, 0.003, 0.002, 0.001, 0.0005, 0.0001)
+COSTS = (0.05, 0.035, 0.025, 0.02, 0.016, 0.013, 0.01, 0.008, 0.006, 0.004, 0.003, 0.002, 0.001, 0.0005, 0.0001)
 CHUNK = 20_000  # rows at once: bounds the memory that the limits take
 
 
