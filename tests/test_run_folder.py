@@ -58,12 +58,12 @@ def test_what_a_folder_holds(run):
     assert config["objective"]["kind"] == "AtSpike" and config["objective"]["rule"]["threshold"] == 0.6
     assert config["training"]["rows"] == 8 and "folder" not in config["training"]
     assert (run / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert [record["batch"] for record in RunFolder.open(run).records()] == [3, 6, 8]
+    assert [record["batch"] for record in RunFolder(run).records()] == [3, 6, 8]
 
 
 def test_the_history_is_what_the_file_says(tmp_path):
     history = fit(tmp_path / "run")
-    assert history.records == RunFolder.open(tmp_path / "run").records()
+    assert history.records == RunFolder(tmp_path / "run").records()
     assert history.best in history.records
 
 
@@ -106,7 +106,7 @@ def test_a_resume_with_other_settings_says_which(run, difference, message):
 
 
 def test_a_resume_may_change_where_and_how_it_is_shown(run):
-    before = RunFolder.open(run).records()
+    before = RunFolder(run).records()
     assert fit(run, resume=True, progress=True, tensorboard=True).records == before
 
 
@@ -142,7 +142,7 @@ def test_a_folder_of_another_version(run):
     assert_refused(run, "was written in format 7, this version of rankcode reads format 1", resume=True)
     assert_refused(run, "holds a run already")
     with pytest.raises(ValueError, match="format 7"):
-        RunFolder.open(run)
+        RunFolder(run).config()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"{}", b"\xff\xfe"])
@@ -159,18 +159,18 @@ def test_a_config_that_lacks_a_part(run):
 def test_damaged_metrics_are_named_and_a_resume_restores_them(run):
     whole = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(whole + whole[:30])
-    assert len(RunFolder.open(run).records()) == 3  # a last line that was cut short is left out
+    assert len(RunFolder(run).records()) == 3  # a last line that was cut short is left out
     for damage in (b"garbage\n", b"\xff\n"):
         (run / "metrics.jsonl").write_bytes(damage + whole)
         with pytest.raises(ValueError, match=r"metrics.jsonl is damaged: a line of it is not JSON$"):
-            RunFolder.open(run).records()
+            RunFolder(run).records()
     fit(run, resume=True)
     assert (run / "metrics.jsonl").read_bytes() == whole
 
 
 def test_a_place_that_is_no_run(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json$"):
-        RunFolder.open(tmp_path)
+        RunFolder(tmp_path).config()
 
 
 def test_a_checkpoint_of_another_network_of_ones_own(tmp_path):
@@ -204,7 +204,7 @@ def test_a_task_of_ones_own_that_holds_arrays(tmp_path):
 
     data = torch.randn(10, 5, 1), torch.arange(10) % 2
     fit(tmp_path / "run", task=Mine(data, data))
-    assert RunFolder.open(tmp_path / "run").config()["task"]["name"] == "own data"
+    assert RunFolder(tmp_path / "run").config()["task"]["name"] == "own data"
 
 
 def test_other_data_of_ones_own(tmp_path):

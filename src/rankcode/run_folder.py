@@ -31,13 +31,6 @@ class RunFolder:
         self.path, self.tensorboard = Path(path), tensorboard
         self._events: Any = None
 
-    @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
-        """A run folder that exists, checked."""
-        folder = cls(path)
-        folder.config()
-        return folder
-
     def config(self) -> dict[str, Any]:
         file = self.path / "config.json"
         if not file.is_file():

@@ -1,8 +1,12 @@
+"""LSTM and GRU: what `torch.nn` computes, with its weights."""
+
 import pytest
 import torch
 from torch import nn
 
 from rankcode import cells
+
+BOTH = pytest.mark.parametrize("name", ["LSTM", "GRU"])
 
 
 def whole(cell, inputs):
@@ -14,48 +18,52 @@ def whole(cell, inputs):
     return torch.stack(features, 1), state
 
 
+@BOTH
 @pytest.mark.parametrize("layers", [1, 2])
-def test_agrees_with_torch_over_whole_sequences(layers):
+def test_agrees_with_torch_over_whole_sequences(name, layers):
     torch.manual_seed(0)
-    theirs = nn.LSTM(3, 5, num_layers=layers, batch_first=True).double()
-    ours = cells.LSTM(3, 5, layers=layers).double()
+    theirs = getattr(nn, name)(3, 5, num_layers=layers, batch_first=True).double()
+    ours = getattr(cells, name)(3, 5, layers=layers).double()
     ours.load_state_dict(theirs.state_dict())
     inputs = torch.randn(4, 7, 3, dtype=torch.float64)
-    expected, (hidden, cell) = theirs(inputs)
+    expected, last = theirs(inputs)
     features, state = whole(ours, inputs)
     assert torch.allclose(features, expected, rtol=0, atol=1e-12)
-    assert torch.allclose(state.hidden, hidden.transpose(0, 1), rtol=0, atol=1e-12)
-    assert torch.allclose(state.cell, cell.transpose(0, 1), rtol=0, atol=1e-12)
+    for ours_last, theirs_last in zip(state, last if name == "LSTM" else (last,), strict=True):
+        assert torch.allclose(ours_last, theirs_last.transpose(0, 1), rtol=0, atol=1e-12)
 
     weights = torch.randn_like(expected)
     (expected * weights).sum().backward()
     (features * weights).sum().backward()
-    for name, parameter in theirs.named_parameters():
-        assert torch.allclose(ours.get_parameter(name).grad, parameter.grad, rtol=1e-10, atol=1e-12), name
+    for key, parameter in theirs.named_parameters():
+        assert torch.allclose(ours.get_parameter(key).grad, parameter.grad, rtol=1e-10, atol=1e-12), key
 
 
+@BOTH
 @pytest.mark.parametrize("layers", [1, 2])
-def test_weights_go_to_torch_and_back(layers):
-    ours = cells.LSTM(3, 5, layers=layers)
-    theirs = nn.LSTM(3, 5, num_layers=layers, batch_first=True)
+def test_weights_go_to_torch_and_back(name, layers):
+    ours = getattr(cells, name)(3, 5, layers=layers)
+    theirs = getattr(nn, name)(3, 5, num_layers=layers, batch_first=True)
     theirs.load_state_dict(ours.state_dict())
     inputs = torch.randn(4, 7, 3)
     assert torch.allclose(theirs(inputs)[0], whole(ours, inputs)[0], atol=1e-6)
-    again = cells.LSTM(3, 5, layers=layers)
+    again = getattr(cells, name)(3, 5, layers=layers)
     again.load_state_dict(theirs.state_dict())
     assert whole(again, inputs)[0].equal(whole(ours, inputs)[0])
 
 
-def test_starts_like_torch():
+@BOTH
+def test_starts_like_torch(name):
     torch.manual_seed(0)
-    for parameter in cells.LSTM(30, 100, layers=2).parameters():
+    for parameter in getattr(cells, name)(30, 100, layers=2).parameters():
         assert 0.095 < parameter.abs().max() <= 0.1  # uniform within ±1/√units
 
 
-def test_state_is_passed_and_never_kept():
-    cell = cells.LSTM(3, 5, layers=2)
+@BOTH
+def test_state_is_passed_and_never_kept(name):
+    cell = getattr(cells, name)(3, 5, layers=2)
     x, state = torch.randn(4, 3), cell.initial_state(4)
-    assert isinstance(state, cells.LSTMState)
+    assert isinstance(state, getattr(cells, f"{name}State"))
     assert all(part.shape == (4, 2, 5) and part.eq(0).all() for part in state)
     first, after = cell(x, state)
     cell(torch.randn(4, 3), after)
@@ -64,14 +72,15 @@ def test_state_is_passed_and_never_kept():
     assert all(part.eq(0).all() for part in state), "the state that was passed in changed"
 
 
-def test_rows_are_independent():
-    cell = cells.LSTM(3, 5, layers=2).double()
+@BOTH
+def test_rows_are_independent(name):
+    cell = getattr(cells, name)(3, 5, layers=2).double()
     inputs, order = torch.randn(4, 6, 3, dtype=torch.float64), torch.tensor([2, 0, 3, 1])
     assert torch.allclose(whole(cell, inputs[order])[0], whole(cell, inputs)[0][order], rtol=0, atol=1e-14)
 
 
+@BOTH
 @pytest.mark.parametrize("sizes", [(0, 5, 1), (3, 0, 1), (3, 5, 0), (-1, 5, 1)])
-def test_sizes_must_be_positive(sizes):
-    for kind in (cells.LSTM, cells.GRU):
-        with pytest.raises(ValueError, match="at least 1"):
-            kind(*sizes)
+def test_sizes_must_be_positive(name, sizes):
+    with pytest.raises(ValueError, match="at least 1"):
+        getattr(cells, name)(*sizes)
