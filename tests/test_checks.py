@@ -72,7 +72,7 @@ def test_nan_in_the_last_step_of_a_row(way):
     way(network(), bad, torch.tensor([6, 6, 3]))
 
 
-@pytest.mark.parametrize("engine", ["reference", "stepwise"])
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole"])
 def test_only_what_was_read_is_refused(engine):
     bad = inputs()
     bad[0, 3] = math.nan

@@ -117,7 +117,7 @@ def run_folder(tmp_path, config):
         ([], "demo, train"),
         (["tarin"], "tarin"),
         (["train"], "What to learn"),
-        (["train", "mnist"], "no task 'mnist': choose from spotting"),
+        (["train", "mnist"], "no task and no data 'mnist': name a path, or one of spotting"),
         (["train", "spotting", "--raet", "1"], "--raet"),
         (["train", "spotting", "--rate", "fast"], "--rate"),
         (["train", "spotting", "--rate", "-1"], "rate must be a number above 0"),

@@ -84,7 +84,7 @@ def test_a_scan_gives_every_row_once_in_order(rows):
 
 def test_inputs_are_encoded_when_they_are_taken():
     inputs, labels, _ = numbered()
-    source = Arrays(inputs[:, 0], labels, encode=lambda stored: stored[:, None].expand(-1, 3, -1))
+    source = Arrays(inputs[:, 0], labels, encode=lambda stored, lengths: (stored[:, None].expand(-1, 3, -1), lengths))
     assert [batch.inputs.shape for batch in source.scan(4, "cpu")] == [(4, 3, 1), (4, 3, 1), (2, 3, 1)]
     assert numbers(next(source.scan(10, "cpu"))) == list(range(10))
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import rankcode as rc
-from rankcode import cells, model_file
+from rankcode import cells, whole_file
 
 IMAGES = {"inputs": 1, "image": (4, 3)}
 NETWORKS = {
@@ -296,7 +296,7 @@ def test_a_save_that_fails_leaves_the_old_file(good, broken, monkeypatch):
     def fail(*args):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(model_file.os, broken, fail)
+    monkeypatch.setattr(whole_file.os, broken, fail)
     with pytest.raises(OSError, match="no space"):
         rc.save(rc.Network(cells.GRU(3, 4), 2), good)
     assert good.read_bytes() == before
@@ -306,7 +306,7 @@ def test_a_save_that_fails_leaves_the_old_file(good, broken, monkeypatch):
 def test_a_save_never_writes_into_the_old_file(good, monkeypatch):
     seen = []
     replace = os.replace
-    monkeypatch.setattr(model_file.os, "replace", lambda a, b: (seen.append(good.read_bytes()), replace(a, b)))
+    monkeypatch.setattr(whole_file.os, "replace", lambda a, b: (seen.append(good.read_bytes()), replace(a, b)))
     before = good.read_bytes()
     network = rc.Network(cells.GRU(3, 4), 2)
     rc.save(network, good)

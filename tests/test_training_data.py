@@ -18,7 +18,7 @@ from test_training import QUIET, TASK, easy, make_network
         (easy(20), {"epochs": 0.5, "rows": 8}, 2),
         (easy(20), {"examples": 50, "rows": 8}, 8),  # 8 + 8 + 4, twice, and 8 + 2
         (easy(20), {"examples": 5, "rows": 64}, 1),
-        (easy(20), {"rows": 64}, 50),
+        (easy(20), {"rows": 64}, 1000),  # 50 epochs would be 50 batches, which is too little
         (TASK.train, {"examples": 17, "rows": 8}, 3),
         (DataLoader(TensorDataset(*easy(20)), 6), {"epochs": 2}, 8),
         (DataLoader(TensorDataset(*easy(20)), 6), {"examples": 30}, 5),

@@ -1,29 +1,35 @@
 """rankcode: recurrent networks that learn when to answer."""
 
 from rankcode import cells, data, engines, tasks
-from rankcode.data import Batch
+from rankcode.audio import Audio, LogMel
+from rankcode.data import BadData, Batch
 from rankcode.decision import Decision
 from rankcode.inference import Trace, decide, trace
 from rankcode.metrics import Curve, Report, evaluate, tradeoff
 from rankcode.model_file import load, save
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
+from rankcode.prediction import Prediction, predict
 from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
 from rankcode.training import History, Training, fit
 
 __all__ = [
     "AtEnd",
     "AtSpike",
+    "Audio",
+    "BadData",
     "Batch",
     "Curve",
     "Decision",
     "EveryStep",
     "FireAt",
     "History",
+    "LogMel",
     "Network",
     "Never",
     "Objective",
     "Patience",
+    "Prediction",
     "Report",
     "Rule",
     "StepThresholds",
@@ -39,6 +45,7 @@ __all__ = [
     "evaluate",
     "fit",
     "load",
+    "predict",
     "save",
     "tasks",
     "trace",

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
-from rankcode import cells
+from rankcode.audio_files import SUFFIXES
+from rankcode.data import BadData
 from rankcode.demo import Demo
 from rankcode.distributed import own_device
+from rankcode.downloads import download
 from rankcode.metrics import THRESHOLDS, Curve, Report, evaluate, tradeoff
-from rankcode.model_file import build
+from rankcode.model_file import build, load
 from rankcode.network import Network
-from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
+from rankcode.objectives import Objective
+from rankcode.prediction import predict
 from rankcode.rules import Never, Rule, Threshold
 from rankcode.run_folder import RunFolder, free_folder
-from rankcode.tasks import TASKS
+from rankcode.settings import ObjectiveName, named_objective, named_task, read_beta, written_objective, written_task
+from rankcode.standard_network import UNITS, CellName, standard_network
+from rankcode.tasks import rows_for
 from rankcode.training import Training, fit
-
-CellName = Literal["lstm", "gru", "conv-lstm", "lif", "conv-lif"]
-UNITS = {"lstm": 125, "gru": 125, "lif": 256, "conv-lstm": 8, "conv-lif": 16}
-ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a network on a task and keep the run in a folder.
+    """Train a network on a task, or on data of your own, and keep the run in a folder.
 
-    Tasks: spotting, two-sequence, temporal-digits.
+    Tasks: spotting, two-sequence, temporal-digits, temporal-mnist, speech-commands.
     """
 
     task: str
-    """What to learn: spotting, two-sequence or temporal-digits."""
+    """What to learn: a task by name, or the path of your own data."""
+    data: str | None = None
+    """Where the data of temporal-mnist or speech-commands is. Default: where rankcode data puts it."""
+    augment: bool = False
+    """Alter the training recordings of speech-commands: shifted, louder or softer, noisy, with parts masked."""
+    skip_bad: bool = False
+    """Leave out files and rows that cannot be used, and say which."""
     objective: ObjectiveName = "at-spike"
     """at-spike is rank coding, at-end is conventional training."""
     threshold: float | None = None
@@ -51,24 +57,26 @@ class Train:
     """Units in the cell. Default: 125 for lstm and gru, 256 for lif, 8 maps for conv-lstm, 16 for conv-lif."""
     layers: int = 1
     """Layers of an LSTM or GRU."""
+    hidden: int | None = None
+    """Units of a hidden layer (ReLU) between an LSTM or GRU and the outputs. Default: no such layer."""
     decay: float = 0.9
     """What a spiking cell's membrane keeps from step to step; the paper has 0.2."""
     training: Training = field(default_factory=Training)
 
     def run(self) -> None:
-        task = _task(self.task)
+        task = named_task(self.task, data=self.data, augment=self.augment or None, skip_bad=self.skip_bad or None)
         if self.cell in ("lstm", "gru", "lif") and any(field.name == "flat" for field in fields(task)):
             task = replace(task, flat=True)
         threshold = self.threshold
         if threshold is None:
             threshold = 1.0 if self.cell in ("lif", "conv-lif") else 0.95
-        objective = _objective(self.objective, Threshold(threshold), _beta(self.beta))
+        objective = named_objective(self.objective, Threshold(threshold), read_beta(self.beta))
         config = self.training
         if config.folder is None:
             config = replace(config, folder=str(free_folder(Path("runs") / f"{self.task}-{self.objective}")))
         torch.manual_seed(config.seed)
         units = UNITS[self.cell] if self.units is None else self.units
-        _fit(standard_network(task, self.cell, units, self.layers, self.decay), task, objective, config)
+        _fit(standard_network(task, self.cell, units, self.layers, self.decay, self.hidden), task, objective, config)
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class Resume:
         written = folder.config()
         training = Training(**written["training"], folder=self.run_folder, device=self.device, resume=True)
         network = build(written["network"], folder.path / "config.json")
-        _fit(network, _written_task(written), _written_objective(written["objective"]), training)
+        _fit(network, written_task(written), written_objective(written["objective"]), training)
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,12 @@ class Evaluate:
     """Weight of earliness in the cost."""
     test_rows: int | None = None
     """How many test sequences to draw, for a generated task. Default: as many as the task says."""
+    data: str | None = None
+    """Where the data of the run's task is, if it is no longer where training found it."""
+    on: str | None = None
+    """Evaluate on all of this data instead: any that could be trained on, labelled with the same names."""
+    skip_bad: bool = False
+    """Leave out what cannot be used of that data, and say which."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
     json: bool = False
@@ -112,9 +126,12 @@ class Evaluate:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         written = folder.config()
-        task = _written_task(written, self.test_rows)
         network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
-        own = _written_objective(written["objective"]).rule
+        if self.on is None:
+            task = written_task(written, self.test_rows, self.data)
+        else:
+            task = rows_for(network, self.on, self.skip_bad)
+        own = written_objective(written["objective"]).rule
         rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)} if self.threshold is not None else {}
         if not rules and isinstance(own, Never):
             rules = {"at the end": own, "first spike, θ = 0.95": Threshold()}
@@ -126,8 +143,9 @@ class Evaluate:
             print(json.dumps({name or "report": report.as_dict() for name, report in reports.items()}, indent=2))
             return
         for name, report in reports.items():
-            print(f"{self.run_folder} on {report.rows:,} {self.split} rows{', ' if name else ''}{name}")
-            print(report_table(report, task.label_names))
+            rows = f"{self.split} rows" if self.on is None else f"rows of {self.on}"
+            print(f"{self.run_folder} on {report.rows:,} {rows}{', ' if name else ''}{name}")
+            print(report_table(report))
 
 
 @dataclass(frozen=True)
@@ -156,7 +174,7 @@ class Tradeoff:
             raise ValueError("name the folder of at least one run")
         Path(self.output).parent.mkdir(parents=True, exist_ok=True)
         written = {path: RunFolder(path).config() for path in self.run_folders}
-        tasks = [_written_task(config, self.test_rows) for config in written.values()]
+        tasks = [written_task(config, self.test_rows) for config in written.values()]
         for path, task in zip(written, tasks, strict=True):
             if task != tasks[0]:
                 raise ValueError(f"{path} is a run of {task}, {self.run_folders[0]} one of {tasks[0]}")
@@ -183,37 +201,79 @@ class Tradeoff:
         print(f"wrote {self.output}.png and {self.output}.json")
 
 
-COMMANDS = {"demo": Demo, "train": Train, "resume": Resume, "evaluate": Evaluate, "tradeoff": Tradeoff}
+@dataclass(frozen=True)
+class Predict:
+    """What a trained network answers to sound files, or to the rows of a data file, and when."""
+
+    model: str
+    """Folder of a run, or a model file."""
+    files: tuple[str, ...]
+    """Sound files, folders of them, or .npz, .ts, .tsv and .arff files, as the network was trained on."""
+    threshold: float | None = None
+    """θ to answer at. Default: that of the training, and 0.95 for a model file."""
+    skip_bad: bool = False
+    """Go on where a file cannot be used, and say which."""
+    device: str = "auto"
+    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
+    json: bool = False
+    """Print a line of JSON for each answer instead of a table."""
+
+    def run(self) -> None:
+        network, rule = _trained(self.model)
+        network.to(own_device(self.device))
+        if self.threshold is not None:
+            rule = Threshold(self.threshold)
+        files = [file for name in self.files for file in _sound_files(Path(name))]
+        if not self.json:
+            print("answer         probability   steps   heard   from")
+        for file in files:
+            try:
+                answers = predict(network, file, rule)
+            except BadData as error:
+                if not self.skip_bad:
+                    raise ValueError(f"{error}; --skip-bad goes on without") from None
+                print(f"left out: {error}", file=sys.stderr)
+                continue
+            for row, answer in enumerate(answers, start=1):
+                place = str(file) if len(answers) == 1 else f"{file}, row {row}"
+                if self.json:
+                    print(json.dumps({"from": place, **answer._asdict()}))
+                    continue
+                heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
+                silent = "" if answer.fired else "  (did not fire)"
+                print(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
 
 
-def standard_network(task: Any, cell: CellName, units: int, layers: int = 1, decay: float = 0.2) -> Network:
-    """The network the command line trains: one sigmoid output for two classes, else one for each class."""
-    shape, outputs = task.features, 1 if task.classes == 2 else task.classes
-    if cell in ("conv-lstm", "conv-lif") and len(shape) != 3:
-        raise ValueError(f"a {cell} reads images, and the steps of {task.name} are not images")
-    if layers != 1 and cell not in ("lstm", "gru"):
-        raise ValueError(f"layers is for lstm and gru, not for {cell}")
-    if cell == "conv-lstm":
-        return Network(cells.ConvLSTM(shape[0], units, shape[1:]), outputs)
-    if cell in ("lstm", "gru"):
-        kind = cells.LSTM if cell == "lstm" else cells.GRU
-        return Network(kind(math.prod(shape), units, layers), outputs)
-    # A spiking network; its last cell has a neuron for each class, whose membranes are the activations.
-    hidden: list[nn.Module] = []
-    if cell == "conv-lif":
-        hidden.append(cells.ConvLIF(shape[0], units, shape[1:], decay=decay))
-        hidden.append(cells.ConvLIF(units, units, shape[1:], pool=2, decay=decay))
-        shape = (units, shape[1] // 2, shape[2] // 2)
-    hidden.append(cells.LIF(math.prod(shape), 128 if cell == "conv-lif" else units, decay=decay))
-    top = cells.LIF(hidden[-1].features[0], task.classes, decay=decay, emits="membranes")  # type: ignore[index]
-    return Network(cells.Stack(*hidden, top), task.classes)
+@dataclass(frozen=True)
+class Data:
+    """Download a data set from its publisher: checked, and resumed where it was cut off."""
+
+    name: Literal["mnist", "speech-commands", "speech-commands-v0.02"]
+    """Which: mnist is 11 MB, speech-commands (v0.01) 1.5 GB, speech-commands-v0.02 2.4 GB."""
+    to: str | None = None
+    """Folder to put it into. Default: NAME in the folder that RANKCODE_DATA names, or in ~/.cache/rankcode."""
+
+    def run(self) -> None:
+        print(f"{self.name} is in {download(self.name, self.to)}")
 
 
-def report_table(report: Report, label_names: tuple[str, ...]) -> str:
+COMMANDS = {
+    "demo": Demo,
+    "train": Train,
+    "resume": Resume,
+    "evaluate": Evaluate,
+    "tradeoff": Tradeoff,
+    "predict": Predict,
+    "data": Data,
+}
+
+
+def report_table(report: Report) -> str:
     """A report as text."""
     lines = [
         f"  accuracy       {100 * report.accuracy:.2f} %",
         f"  mean steps     {report.mean_steps:.2f}   (earliness {report.earliness:.3f})",
+        *([] if report.milliseconds is None else [f"  heard          {report.milliseconds:.0f} ms"]),
         f"  fired          {100 * report.fired:.1f} %",
         f"  harmonic mean  {report.harmonic_mean:.4f}",
         f"  cost           {report.cost:.4f}   (α = {report.alpha:g})",
@@ -221,13 +281,34 @@ def report_table(report: Report, label_names: tuple[str, ...]) -> str:
         f"  {'class':<12} {'rows':>9}  accuracy  mean steps   fired",
     ]
     for row in report.classes:
-        name = label_names[row.label]
         share = f"{100 * row.accuracy:6.2f} %  {row.mean_steps:10.2f}  {100 * row.fired:5.1f} %"
-        lines.append(f"  {name:<12} {row.rows:>9,}  {share}")
+        lines.append(f"  {row.name:<12} {row.rows:>9,}  {share}")
     return "\n".join(lines) + "\n"
 
 
+def _trained(path: str) -> tuple[Network, Rule]:
+    """The network of a run, or of a model file, and the rule to answer with."""
+    if not Path(path).is_dir():
+        return load(path), Threshold()
+    written = RunFolder(path).config()
+    rule = written_objective(written["objective"]).rule
+    network = RunFolder(path).model(written["training"]["finish_with"])
+    return network, Threshold() if isinstance(rule, Never) else rule
+
+
+def _sound_files(path: Path) -> list[Path]:
+    """The sound files in a folder; a file as it is."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES)
+    if not found:
+        raise ValueError(f"there is no sound file in {path}")
+    return found
+
+
 def _fit(network: Network, task: Any, objective: Objective, config: Training) -> None:
+    for line in getattr(task, "left_out", ()):
+        print(f"left out: {line}", file=sys.stderr)
     try:
         history = fit(network, task, objective, config)
     except KeyboardInterrupt:
@@ -242,52 +323,3 @@ def _fit(network: Network, task: Any, objective: Objective, config: Training) ->
             f"mean steps {best['mean_steps']:.2f}"
         )
     print(f"kept in {config.folder}; next: rankcode evaluate {config.folder}")
-
-
-def _task(name: str) -> Any:
-    if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}: choose from {', '.join(TASKS)}")
-    return TASKS[name]()
-
-
-def _written_task(written: dict[str, Any], test_rows: int | None = None) -> Any:
-    """The task that config.json names."""
-    settings = dict(written["task"])
-    name = settings.pop("name", None)
-    if name not in TASKS:
-        raise ValueError(f"the run was trained from Python on {name}: use it from Python too")
-    if test_rows is not None:
-        if "test_rows" not in settings or test_rows < 1:
-            raise ValueError(f"test rows are for generated tasks, and at least 1: {name} cannot draw {test_rows}")
-        settings["test_rows"] = test_rows
-    return TASKS[name](**settings)
-
-
-def _beta(text: str) -> Beta:
-    try:
-        if ":" not in text:
-            if not math.isfinite(float(text)):
-                raise ValueError
-            return float(text)
-        return Switch(*(tuple(float(part) for part in pair.split(":")) for pair in text.split(",")))  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        raise ValueError(f"beta must be a number, or share:value pairs such as 0:0.4,0.5:0.165, not {text!r}") from None
-
-
-def _objective(name: str, rule: Rule, beta: Beta) -> Objective:
-    if name in ("at-spike", "until-spike"):
-        return (AtSpike if name == "at-spike" else UntilSpike)(rule=rule, beta=beta)
-    if name == "every-step" and beta:
-        raise ValueError("every-step has no beta")
-    return AtEnd(beta) if name == "at-end" else EveryStep()
-
-
-def _written_objective(written: dict[str, Any]) -> Objective:
-    """The objective that config.json names."""
-    name = {"AtSpike": "at-spike", "UntilSpike": "until-spike", "AtEnd": "at-end", "EveryStep": "every-step"}
-    rule, beta = written.get("rule", {"kind": "Threshold", "threshold": 0.95}), written.get("beta", 0.0)
-    if isinstance(beta, dict):
-        beta = Switch(*beta["points"]) if beta.get("kind") == "Switch" else None
-    if written.get("kind") not in name or rule.get("kind") != "Threshold" or beta is None:
-        raise ValueError("the run was trained from Python with parts of its own: use it from Python too")
-    return _objective(name[written["kind"]], Threshold(rule["threshold"], rule.get("classes")), beta)

@@ -6,6 +6,7 @@ what was drawn before it, so a run that was cut off goes on with exactly the bat
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -15,6 +16,12 @@ import torch
 from torch import Tensor
 
 Device = torch.device | str
+Encode = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+Augment = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]
+
+
+class BadData(ValueError):  # noqa: N818 (it is the data that is bad)
+    """A file, or a row of one, that cannot be used: the message names it and says why."""
 
 
 class Batch(NamedTuple):
@@ -75,33 +82,21 @@ class Generated:
             yield from Arrays(*drawn).scan(rows, device)
 
 
-class Arrays:
-    """Rows held in memory. `encode`, where given, turns stored inputs into sequences on the device."""
+class Rows(ABC):
+    """Rows that are all there: shuffled anew each epoch to train on, in order to evaluate on.
 
-    def __init__(self, inputs, labels, lengths=None, encode: Callable[[Tensor], Tensor] | None = None):
-        try:
-            self.inputs, self.labels = torch.as_tensor(inputs), torch.as_tensor(labels)
-            self.lengths = None if lengths is None else torch.as_tensor(lengths)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the data must be arrays of numbers: {error}") from None
-        self.encode = encode
-        self.size = len(self.inputs)
-        if self.size == 0:
+    `encode(stored, lengths)`, where given, turns what is stored into (inputs, lengths) on the device; a front
+    end is one. `augment(stored, lengths, generator)` alters what is stored before that, in training only.
+    """
+
+    def __init__(self, size: int, encode: Encode | None = None, augment: Augment | None = None):
+        if size == 0:
             raise ValueError("the data has no rows")
-        for name, column in (("labels", self.labels), ("lengths", self.lengths)):
-            if column is not None and column.shape != (self.size,):
-                raise ValueError(f"{name} must have shape [{self.size}], one for each row, not {list(column.shape)}")
-            if column is not None and (column.is_floating_point() or column.is_complex()):
-                raise ValueError(f"{name} must be whole numbers, not {column.dtype}")
-        self.labels = self.labels.long()
-        self.lengths = None if self.lengths is None else self.lengths.long()
+        self.size, self.encode, self.augment = size, encode, augment
 
-    def take(self, index: Tensor | slice, device: Device) -> Batch:
-        inputs = self.inputs[index].to(device)
-        if self.encode is not None:
-            inputs = self.encode(inputs)
-        lengths = None if self.lengths is None else self.lengths[index].to(device)
-        return Batch(inputs, self.labels[index].to(device), lengths)
+    @abstractmethod
+    def take(self, index: Tensor, device: Device) -> Batch:
+        """These rows, as they are stored, on the device."""
 
     def epoch(self, rows: int) -> int | None:
         return -(-self.size // rows)
@@ -110,14 +105,86 @@ class Arrays:
         """Shuffled anew each epoch; the last batch of an epoch may be smaller."""
         epoch, skip = divmod(start, -(-self.size // rows))
         for number in count(epoch):
-            order = torch.randperm(self.size, generator=seeded("cpu", seed, number))
-            for index in order.split(rows)[skip:]:
-                yield self.take(index, device)
+            order = torch.randperm(self.size, generator=seeded("cpu", seed, number)).split(rows)
+            for part in range(skip, len(order)):
+                inputs, labels, lengths = self.take(order[part], device)
+                if self.augment is not None:
+                    generator = seeded(device, seed, number, part, 3)
+                    inputs = self.augment(inputs, lengths, generator)
+                yield self._encoded(Batch(inputs, labels, lengths))
             skip = 0
 
     def scan(self, rows: int, device: Device) -> Iterator[Batch]:
-        for first in range(0, self.size, rows):
-            yield self.take(slice(first, first + rows), device)
+        for index in torch.arange(self.size).split(rows):
+            yield self._encoded(self.take(index, device))
+
+    def _encoded(self, batch: Batch) -> Batch:
+        if self.encode is None:
+            return batch
+        inputs, lengths = self.encode(batch.inputs, batch.lengths)
+        return Batch(inputs, batch.labels, lengths)
+
+
+class Arrays(Rows):
+    """Rows of one shape, padded where `lengths` says so."""
+
+    def __init__(self, inputs, labels, lengths=None, encode: Encode | None = None, augment: Augment | None = None):
+        try:
+            self.inputs = torch.as_tensor(inputs)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the data must be arrays of numbers: {error}") from None
+        super().__init__(len(self.inputs), encode, augment)
+        self.labels = _column("labels", labels, self.size)
+        self.lengths = None if lengths is None else _column("lengths", lengths, self.size)
+
+    def take(self, index: Tensor, device: Device) -> Batch:
+        lengths = None if self.lengths is None else self.lengths[index].to(device)
+        return Batch(self.inputs[index].to(device), self.labels[index].to(device), lengths)
+
+
+class Packed(Rows):
+    """Rows of different lengths, one after the other without padding, in memory or mapped from a file.
+
+    `values` [steps of all rows, features…]; a row has `lengths` of them from `offsets` on. A batch is as long as
+    its longest row. On a GPU the values are moved there once.
+    """
+
+    def __init__(self, values, offsets, lengths, labels, encode: Encode | None = None, augment: Augment | None = None):
+        self.values = torch.as_tensor(values)
+        super().__init__(len(labels), encode, augment)
+        self.labels = _column("labels", labels, self.size)
+        self.offsets, self.lengths = _column("offsets", offsets, self.size), _column("lengths", lengths, self.size)
+        self._on: dict[str, Tensor] = {}
+
+    def take(self, index: Tensor, device: Device) -> Batch:
+        lengths = self.lengths[index].to(device)
+        step = torch.arange(int(self.lengths[index].max()), device=device)
+        offsets = self.offsets[index].to(device)[:, None]
+        inside = step < lengths[:, None]
+        # A padded step repeats the row's last one: harmless, and never read.
+        where = offsets + torch.where(inside, step, lengths[:, None] - 1)
+        return Batch(self._values(device)[where], self.labels[index].to(device), lengths)
+
+    def _values(self, device: Device) -> Tensor:
+        device = torch.device(device)
+        if device.type == "cpu":
+            return self.values
+        if str(device) not in self._on:
+            self._on[str(device)] = self.values.to(device)
+        return self._on[str(device)]
+
+
+def _column(name: str, values, size: int) -> Tensor:
+    """One whole number for each row."""
+    try:
+        column = torch.as_tensor(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the data must be arrays of numbers: {error}") from None
+    if column.shape != (size,):
+        raise ValueError(f"{name} must have shape [{size}], one for each row, not {list(column.shape)}")
+    if column.is_floating_point() or column.is_complex():
+        raise ValueError(f"{name} must be whole numbers, not {column.dtype}")
+    return column.long()
 
 
 class Loader:

@@ -7,19 +7,41 @@ read; a row that never fires counts as its full length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from rankcode.checks import check_read, checked_inputs, checked_labels
-from rankcode.data import split_of
+from rankcode.data import Rows, Source, split_of
 from rankcode.engines import run
+from rankcode.front_ends import FRONT_ENDS
 from rankcode.inference import decide, inference
 from rankcode.network import Network
 from rankcode.progress import watched
 from rankcode.rules import Rule, Threshold, check_rule
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995)
+
+
+@runtime_checkable
+class Heard(Protocol):
+    """A source of sound: it can tell in milliseconds what an answer depended on."""
+
+    def heard(self, steps: Tensor, first: int = 0) -> Tensor:
+        """For as many rows as there are steps, in the order of `scan`, from row `first` on."""
+        ...
+
+
+def source_for(network: Network, source: Source) -> Source:
+    """Raw data as this network reads them: its own front end takes the place of the one the data came with."""
+    if network.front_end is None or not (isinstance(source, Rows) and type(source.encode) in FRONT_ENDS.values()):
+        return source
+    source = copy(source)
+    source.encode = network.front_end
+    return source
 
 
 def harmonic_mean(accuracy: float, earliness: float) -> float:
@@ -44,6 +66,7 @@ def area(earliness: Sequence[float], accuracy: Sequence[float], majority: float)
 @dataclass(frozen=True)
 class ClassReport:
     label: int
+    name: str
     rows: int
     accuracy: float  # share of the class's rows that were answered rightly
     mean_steps: float
@@ -63,6 +86,7 @@ class Report:
     alpha: float
     fired: float  # share of rows that fired
     loss: float  # cross-entropy at the answer
+    milliseconds: float | None  # mean of what was heard, look-ahead included; None where the data is not sound
     classes: tuple[ClassReport, ...]
     steps_histogram: tuple[int, ...]  # rows that read 1, 2, … steps
 
@@ -71,7 +95,8 @@ class Report:
 
     def __str__(self):
         return (
-            f"accuracy {100 * self.accuracy:.2f} %, mean steps {self.mean_steps:.2f}, earliness "
+            f"accuracy {100 * self.accuracy:.2f} %, mean steps {self.mean_steps:.2f}"
+            f"{'' if self.milliseconds is None else f' ({self.milliseconds:.0f} ms heard)'}, earliness "
             f"{self.earliness:.3f}, harmonic mean {self.harmonic_mean:.3f}, fired {100 * self.fired:.1f} %"
         )
 
@@ -92,7 +117,7 @@ def evaluate(
     """
     device = next(network.parameters()).device
     columns = []  # (label, right, steps, earliness, fired, loss) of each row
-    source = split_of(task, split)
+    source = source_for(network, split_of(task, split))
     for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
         inputs, lengths = checked_inputs(network, inputs, lengths)
         labels = checked_labels(network, labels, len(inputs), device)
@@ -114,6 +139,7 @@ def evaluate(
         raise ValueError("there is no data to evaluate on")
     label, right, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
     accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
+    names = network.label_names or [str(each) for each in range(network.classes)]
     return Report(
         rows=len(label),
         accuracy=accuracy,
@@ -124,9 +150,11 @@ def evaluate(
         alpha=alpha,
         fired=fired.mean().item(),
         loss=loss.mean().item(),
+        milliseconds=source.heard(steps.long()).mean().item() if isinstance(source, Heard) else None,
         classes=tuple(
             ClassReport(
                 label=int(each),
+                name=names[int(each)],
                 rows=int(chosen.sum()),
                 accuracy=right[chosen].mean().item(),
                 mean_steps=steps[chosen].mean().item(),
@@ -148,6 +176,7 @@ class Curve:
     mean_steps: tuple[float, ...]
     earliness: tuple[float, ...]
     fired: tuple[float, ...]
+    milliseconds: tuple[float, ...] | None  # mean of what was heard, where the data is sound
     majority: float  # share of the majority class
     area: float
 
@@ -173,7 +202,8 @@ def tradeoff(
     device = next(network.parameters()).device
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
     counts = torch.zeros(network.classes, dtype=torch.long)
-    source = split_of(task, split)
+    source = source_for(network, split_of(task, split))
+    heard, first = torch.zeros(len(thresholds), dtype=torch.float64), 0
     for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
         inputs, lengths = checked_inputs(network, inputs, lengths)
         labels = checked_labels(network, labels, len(inputs), device)
@@ -191,10 +221,15 @@ def tradeoff(
             right = label.gather(1, steps[:, None] - 1)[:, 0] == labels
             columns = right, steps, steps / lengths.double(), fired
             totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
+            if isinstance(source, Heard):
+                heard[k] += source.heard(steps.cpu(), first).sum()
+        first += len(inputs)
         counts += torch.bincount(labels, minlength=network.classes).cpu()
     if not counts.sum():
         raise ValueError("there is no data to evaluate on")
     means = (totals / counts.sum()).T.tolist()
     majority = (counts.max() / counts.sum()).item()
     accuracy, steps, earliness, fired = (tuple(column) for column in means)
-    return Curve(tuple(thresholds), accuracy, steps, earliness, fired, majority, area(earliness, accuracy, majority))
+    milliseconds = tuple((heard / first).tolist()) if isinstance(source, Heard) else None
+    below = area(earliness, accuracy, majority)
+    return Curve(tuple(thresholds), accuracy, steps, earliness, fired, milliseconds, majority, below)

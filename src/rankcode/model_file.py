@@ -7,8 +7,8 @@ parts of the user's own is loaded into a network the user made: `load(path, netw
 from __future__ import annotations
 
 import json
-import os
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from safetensors.torch import save as to_bytes
 from torch import nn
 
 from rankcode import cells
+from rankcode.front_ends import FRONT_ENDS
 from rankcode.network import Network
+from rankcode.whole_file import write_whole
 
 FORMAT = 1
 CELLS = {kind.__name__: kind for kind in (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF)}
@@ -64,6 +66,7 @@ def load(path: str | Path, network: Network | None = None) -> Network:
             network = build(header.get("network", {}), path)
         else:
             deepcopy(network).load_state_dict(weights)  # where it does not fit, the user's network stays as it is
+            _attach(network, header.get("network", {}))
         network.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
@@ -73,13 +76,18 @@ def load(path: str | Path, network: Network | None = None) -> Network:
 
 def describe(network: Network) -> dict[str, Any]:
     """How a network is built, as JSON; parts that are not built-in are named under `own`."""
-    return {
+    description = {
         "cell": _describe(network.cell),
         "outputs": network.outputs,
         "readout": _describe(network.readout),
         "activation": network.activation,
         "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
     }
+    if network.front_end is not None:
+        description["front_end"] = {"kind": type(network.front_end).__name__, **asdict(network.front_end)}
+    if network.label_names is not None:
+        description["label_names"] = list(network.label_names)
+    return description
 
 
 def build(description: dict[str, Any], path: str | Path = "the description") -> Network:
@@ -87,23 +95,22 @@ def build(description: dict[str, Any], path: str | Path = "the description") -> 
     try:
         cell, readout = _build(description["cell"], path), _build(description["readout"], path)
         network = Network(cell, description["outputs"], readout, description["activation"])
+        _attach(network, description)
         return network.to({"float32": torch.float32, "float64": torch.float64}[description["dtype"]])
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment it is the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+def _attach(network: Network, description: dict[str, Any]) -> None:
+    """The front end and the names of the classes, where the description has them."""
+    if "front_end" in description:
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in description["front_end"].items()
+        }
+        kind: Any = FRONT_ENDS[str(settings.pop("kind"))]
+        network.front_end = kind(**settings)
+    if "label_names" in description:
+        network.label_names = tuple(str(name) for name in description["label_names"])
 
 
 def _describe(module: nn.Module) -> dict[str, Any]:

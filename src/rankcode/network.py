@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from rankcode.front_ends import FrontEnd
 from rankcode.state import State
 
 Activation = Literal["softmax", "sigmoid", "membrane"]
@@ -20,9 +21,14 @@ class Network(nn.Module):
     `outputs=1` is one sigmoid neuron and decides between two classes, the logits (0, z). With a spiking
     output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
     themselves are the activations. `activation` overrides this choice.
+
+    `front_end` says how raw data become the inputs of the cell, `label_names` what the classes are called.
+    Training on a task that has them sets both, and they are saved with the network.
     """
 
     cell: Any  # a module with initial_state, which nn.Module's type does not know
+    front_end: FrontEnd | None = None
+    label_names: tuple[str, ...] | None = None
 
     def __init__(
         self,

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankcode.model_file import load, save, write_whole
+from rankcode.model_file import load, save
 from rankcode.network import Network
+from rankcode.whole_file import write_whole
 
 FORMAT = 1
 

@@ -34,6 +34,8 @@ from rankcode.run_folder import RunFolder
 from rankcode.training_config import Training
 from rankcode.training_state import TrainingState
 
+UPDATES = 1000  # at least, where nothing is said about how long to train
+
 
 @dataclass(frozen=True)
 class History:
@@ -59,6 +61,9 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     if not (isinstance(network, Network) and isinstance(objective, Objective) and isinstance(config, Training)):
         raise ValueError("fit takes a Network, a task, an objective such as AtSpike(0.95), and a Training")
     device = own_device(config.device)
+    for part in ("front_end", "label_names"):
+        if getattr(task, part, None) is not None:
+            setattr(network, part, getattr(task, part))
     source = split_of(task, "train")
     held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
     spike_rule = _spike_rule(network, objective, config)
@@ -147,13 +152,16 @@ def _plan(source: Source, config: Training, processes: int) -> _Plan:
     if epoch is None and config.epochs is not None:
         raise ValueError("this data has no epochs: give examples, how many rows to train on")
     if epoch is not None and config.examples is None:
-        batches = max(1, round((config.epochs or 50) * epoch))
+        # A small data set needs more than 50 epochs: it is the number of updates that counts.
+        batches = max(1, round((config.epochs or max(50, -(-UPDATES // epoch))) * epoch))
     elif epoch is not None and size is not None:  # the last batch of an epoch may be smaller
         epochs, rest = divmod(config.examples or 0, size)
         batches = epochs * epoch - (-rest // rows)
     else:
         batches = -(-(config.examples or 200_000) // rows)
-    validate_every = config.validate_every or epoch or 50
+    validate_every = config.validate_every or (epoch or 50) * (
+        -(-20 // epoch) if epoch and config.epochs is None else 1
+    )
     return _Plan(batches, validate_every, epoch if epoch and isinstance(source, Loader) else validate_every)
 
 
@@ -207,7 +215,7 @@ def _record(state: TrainingState, held_out: Source | None, rule: Rule, spike_rul
     """One line of the history: training since the last one, and validation now."""
     means = state.means()
     if not math.isfinite(means["loss"]):
-        raise ValueError(f"the loss is no longer a number at batch {state.batch}: lower the rate, or set clip")
+        raise ValueError(f"the loss is no longer a number at batch {state.batch}: lower the rate or clip")
     record: dict[str, Any] = {
         "batch": state.batch,
         "examples": state.examples + int(state.sums[0]),

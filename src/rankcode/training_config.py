@@ -15,7 +15,7 @@ class Training:
     """How to train."""
 
     epochs: float | None = None
-    """Passes over the training data. Default: 50, for data that ends."""
+    """Passes over the training data. Default: 50, and at least 1,000 batches, for data that ends."""
     examples: int | None = None
     """Rows to train on in all, instead of epochs. Default: 200,000, for generated data."""
     rows: int = 128
@@ -30,12 +30,13 @@ class Training:
     """Share of training over which the rate rises from zero."""
     weight_decay: float = 0.0
     """Weight decay of the optimiser."""
-    clip: float | None = None
-    """Largest norm of the gradient; none by default."""
+    clip: float | None = 1.0
+    """Largest norm of the gradient; inf for none."""
     average: float | None = None
     """Decay of the moving average of the weights, such as 0.999. Validation, best and saved model use it."""
     validate_every: int | None = None
-    """Batches between validations. Default: an epoch, or 50 batches of generated data."""
+    """Batches between validations. Default: an epoch, or 50 batches of generated data; with few batches in an epoch
+    and no epochs given, as many epochs as make 20."""
     select: Literal["accuracy", "loss", "harmonic_mean", "cost"] = "accuracy"
     """What makes a model the best on the validation data, with the objective's rule; fewer steps break ties.
     Without validation data the latest model counts as the best."""
@@ -50,7 +51,7 @@ class Training:
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
     engine: str = "auto"
-    """How the network is run through time: auto, reference or stepwise."""
+    """How the network is run through time: auto, reference, stepwise or whole."""
     folder: str | None = None
     """Where the run is kept. Default: runs/TASK-OBJECTIVE on the command line, nowhere from Python."""
     resume: bool = False
@@ -63,17 +64,20 @@ class Training:
     WHERE: ClassVar = ("device", "folder", "resume", "tensorboard", "progress")  # may differ on a resume
 
     def __post_init__(self):
+        hints = get_type_hints(Training)
         for names, wanted, fits in _NUMBERS:
             for name in names:
                 value = getattr(self, name)
-                left_out = value is None and getattr(Training, name) is None
+                left_out = value is None and type(None) in get_args(hints[name])
                 if not left_out and not fits(value):
                     raise ValueError(f"{name} must be {wanted}, not {value!r}")
-        choices = {name: get_args(hint) for name, hint in get_type_hints(Training).items()}
+        choices = {name: get_args(hint) for name, hint in hints.items()}
         choices["engine"] = ("auto", *ENGINES)
         for name, allowed in choices.items():
             if allowed and isinstance(allowed[0], str) and getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        if self.clip == math.inf:
+            object.__setattr__(self, "clip", None)
         if self.epochs is not None and self.examples is not None:
             raise ValueError("give epochs or examples, not both")
         if self.folder is None and (self.resume or self.tensorboard):
@@ -99,7 +103,8 @@ def _number(value: Any) -> bool:
 _NUMBERS = (  # fields, what they must be, and whether a value is
     (("examples", "rows", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
     (("seed",), "a whole number, at least 0", lambda v: _whole(v) and v >= 0),
-    (("epochs", "rate", "clip", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
+    (("epochs", "rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
+    (("clip",), "a number above 0, or inf", lambda v: (_number(v) or v == math.inf) and v > 0),
     (("weight_decay",), "a number, at least 0", lambda v: _number(v) and v >= 0),
     (("warmup", "average"), "a number, at least 0 and below 1", lambda v: _number(v) and 0 <= v < 1),
 )

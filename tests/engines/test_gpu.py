@@ -8,7 +8,7 @@ import rankcode as rc
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
-@pytest.mark.parametrize("engine", ["reference", "stepwise"])
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole"])
 @pytest.mark.parametrize("objective", [rc.AtSpike(0.8, beta=0.1), rc.UntilSpike(0.8), rc.AtEnd(), rc.EveryStep()])
 def test_a_gpu_gives_what_the_cpu_gives(engine, objective):
     torch.manual_seed(0)
@@ -22,7 +22,7 @@ def test_a_gpu_gives_what_the_cpu_gives(engine, objective):
         batch = (part.to(device) for part in (inputs, labels, lengths))
         loss, decision = objective(network, *batch, engine=engine)
         loss.backward()
-        results.append((loss.detach().cpu(), decision, [parameter.grad.cpu() for parameter in network.parameters()]))
+        results.append((loss.detach().cpu(), decision, [p.grad.cpu().clone() for p in network.parameters()]))
     (loss, decision, gradients), (gpu_loss, gpu_decision, gpu_gradients) = results
     assert torch.equal(decision.steps, gpu_decision.steps.cpu()) and torch.equal(
         decision.label, gpu_decision.label.cpu()

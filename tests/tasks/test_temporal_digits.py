@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rankcode.data import Source
-from rankcode.tasks import TASKS, TemporalDigits, latency_code, temporal_digits
+from rankcode.latency import latency_code
+from rankcode.tasks import TASKS, TemporalDigits, temporal_digits
 
 
 def expected_step(value: int, levels: int, steps: int) -> int:

@@ -1,10 +1,23 @@
 """Tasks: data, shapes, labels and, where it exists, the theoretical limit."""
 
-from .latency import latency_code
+from .own_data import OwnData, rows_for
+from .speech_commands import SpeechCommands
 from .spotting import Spotting, SpottingLimit
 from .temporal_digits import TemporalDigits
+from .temporal_mnist import TemporalMNIST
 from .two_sequence import Limit, TwoSequence
 
-TASKS = {task.name: task for task in (Spotting, TwoSequence, TemporalDigits)}
+TASKS = {task.name: task for task in (Spotting, TwoSequence, TemporalDigits, TemporalMNIST, SpeechCommands)}
 
-__all__ = ["TASKS", "Limit", "Spotting", "SpottingLimit", "TemporalDigits", "TwoSequence", "latency_code"]
+__all__ = [
+    "TASKS",
+    "Limit",
+    "OwnData",
+    "SpeechCommands",
+    "Spotting",
+    "SpottingLimit",
+    "TemporalDigits",
+    "TemporalMNIST",
+    "TwoSequence",
+    "rows_for",
+]

@@ -10,11 +10,9 @@ from functools import cache, cached_property
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from rankcode.data import Arrays
-
-from .latency import latency_code
+from rankcode.latency import LatencyCode
 
 LEVELS = 16  # the largest pixel value
 
@@ -52,6 +50,10 @@ class TemporalDigits:
     def features(self) -> tuple[int, ...]:
         return (64,) if self.flat else (1, 8, 8)
 
+    @property
+    def front_end(self) -> LatencyCode:
+        return LatencyCode(LEVELS, self.steps, self.features)
+
     @cached_property
     def train(self) -> Arrays:
         return self._split(0.0, 0.6)
@@ -64,10 +66,6 @@ class TemporalDigits:
     def test(self) -> Arrays:
         return self._split(0.8, 1.0)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """Stored images to sequences: [rows, 1, 8, 8] or [rows, 64] bytes to [rows, steps, …] float32."""
-        return latency_code(images, LEVELS, self.steps)
-
     def _split(self, start: float, stop: float) -> Arrays:
         """The given share of the images of each digit, in the order they are stored in."""
         images, labels = _load()
@@ -77,4 +75,4 @@ class TemporalDigits:
             rows = random.permutation(np.flatnonzero(labels == digit))
             chosen.append(rows[round(start * len(rows)) : round(stop * len(rows))])
         rows = np.sort(np.concatenate(chosen))
-        return Arrays(images[rows].reshape(len(rows), *self.features), labels[rows], encode=self.encode)
+        return Arrays(images[rows].reshape(len(rows), *self.features), labels[rows], encode=self.front_end)

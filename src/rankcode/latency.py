@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -14,10 +16,30 @@ def latency_code(images: Tensor, levels: int, steps: int) -> Tensor:
     """
     if images.is_floating_point() or images.is_complex():
         raise ValueError(f"images must hold integers, not {images.dtype}")
-    values = images.long()
-    if values.numel() and not 0 <= int(values.min()) <= int(values.max()) <= levels:
+    values = images.int()
+    within = images.dtype == torch.uint8 and levels == 255  # then there is no need to look
+    if not within and values.numel() and not 0 <= int(values.min()) <= int(values.max()) <= levels:
         raise ValueError(f"image values must lie in 0…{levels}")
     filled = (steps * values + levels - 1) // levels  # ⌈steps · v⌉
     fires = (steps - filled + 1).clamp(max=steps)  # [rows, …]
     step = torch.arange(1, steps + 1, device=images.device).view(-1, *[1] * (images.dim() - 1))
     return (fires[:, None] == step).float()
+
+
+@dataclass(frozen=True)
+class LatencyCode:
+    """Images of bytes to sequences: a step is an image, or a row of numbers where `shape` has one entry."""
+
+    levels: int
+    """The largest pixel value."""
+    steps: int
+    """Steps an image is spread over."""
+    shape: tuple[int, ...]
+    """Shape of one step."""
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        return self.shape
+
+    def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return latency_code(stored.reshape(len(stored), *self.shape), self.levels, self.steps), None

@@ -1,0 +1,16 @@
+"""What turns raw data into the inputs of a network. It is part of the network and is saved with it.
+
+A front end is called with what a data set stores, [rows, …], and the lengths of the rows, on any device, and
+gives (inputs [rows, steps, features…], lengths). It is a frozen dataclass of plain numbers.
+"""
+
+from __future__ import annotations
+
+from rankcode.audio import Audio, LogMel
+from rankcode.latency import LatencyCode, latency_code
+from rankcode.standardise import Standardise
+
+FRONT_ENDS = {kind.__name__: kind for kind in (Audio, LatencyCode, Standardise)}
+FrontEnd = Audio | LatencyCode | Standardise
+
+__all__ = ["FRONT_ENDS", "Audio", "FrontEnd", "LatencyCode", "LogMel", "Standardise", "latency_code"]

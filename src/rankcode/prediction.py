@@ -1,0 +1,93 @@
+"""Answers in the user's own terms: from sound files, waveforms, series or images to the name of a class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankcode.audio import Audio
+from rankcode.audio_files import read_audio
+from rankcode.decision import Decision
+from rankcode.inference import decide
+from rankcode.network import Network
+from rankcode.rules import Rule
+from rankcode.standardise import Standardise
+from rankcode.tasks.series_files import read_series
+
+ROWS = 256  # at once
+
+
+class Prediction(NamedTuple):
+    """What a network answered, and when."""
+
+    label: str  # the name of the class
+    probability: float  # of that class, when it answered
+    steps: int  # steps read
+    fired: bool  # False: the end came before the answer
+    milliseconds: float | None  # heard of a recording, look-ahead included; None where the data is not sound
+
+
+def predict(network: Network, data: Any, rule: Rule | None = None) -> list[Prediction]:
+    """What a network answers to raw data, one prediction a row; the rule is by default `Threshold(0.95)`.
+
+    `data`: for a network that reads sound, a file, a waveform [samples] at the network's rate (16 kHz), or a list
+    of either; for one that reads series, a data file, or rows [steps] or [steps, channels] in a list or array; for
+    one that reads images, images of bytes.
+    """
+    one_waveform = isinstance(network.front_end, Audio) and not isinstance(data, list | tuple) and np.ndim(data) == 1
+    if isinstance(data, str | Path) and isinstance(network.front_end, Standardise):
+        data = [row for series in read_series(data, alone=True).values() for row in series.values]
+    elif isinstance(data, str | Path) or one_waveform:
+        data = [data]
+    elif not hasattr(data, "__len__"):
+        raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
+    return [each for first in range(0, len(data), ROWS) for each in _predict(network, data[first : first + ROWS], rule)]
+
+
+def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterator[Prediction]:
+    device = next(network.parameters()).device
+    names = network.label_names or [str(label) for label in range(network.classes)]
+    front_end = network.front_end
+    samples = None
+    if isinstance(front_end, Audio):
+        waveforms = [_waveform(each, front_end.log_mel.rate) for each in data]
+        samples = torch.tensor([len(waveform) for waveform in waveforms])
+        rows = [front_end.frames(waveform) for waveform in waveforms]
+    else:
+        rows = [_series(each) for each in data]
+    stored = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
+    lengths: Tensor | None = torch.tensor([len(row) for row in rows], device=device)
+    inputs, lengths = (stored, lengths) if front_end is None else front_end(stored, lengths)
+    decision = decide(network, inputs, lengths, rule)
+    decision = Decision(*(part.cpu() for part in decision))
+    heard: list[Any] = [None] * len(rows)
+    if isinstance(front_end, Audio) and samples is not None:
+        heard = front_end.heard(decision.steps, samples).tolist()
+    for row, label in enumerate(decision.label.tolist()):
+        steps, fired = int(decision.steps[row]), bool(decision.fired[row])
+        yield Prediction(names[label], float(decision.probabilities[row, label]), steps, fired, heard[row])
+
+
+def _waveform(each: Any, rate: int) -> Tensor:
+    if isinstance(each, str | Path):
+        return torch.from_numpy(read_audio(each, rate))
+    waveform = torch.as_tensor(each)
+    if waveform.dim() != 1 or not waveform.is_floating_point() or len(waveform) == 0:
+        raise ValueError(
+            f"a waveform is [samples] of floating-point numbers in −1…1, not {waveform.dtype} {list(waveform.shape)}"
+        )
+    if not waveform.isfinite().all():
+        raise ValueError("the waveform holds NaN or infinity")
+    return waveform
+
+
+def _series(each: Any) -> Tensor:
+    if isinstance(each, str | Path):
+        raise ValueError(f"cannot read {each}: the network does not read sound; give its rows as an array")
+    row = torch.as_tensor(each)
+    return row[:, None] if row.dim() == 1 else row

@@ -1,0 +1,79 @@
+"""Tasks and objectives by name: as the command line gives them, and as config.json of a run has them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
+from rankcode.rules import Rule, Threshold
+from rankcode.tasks import TASKS, OwnData
+
+ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
+
+
+def named_task(name: str, **options: Any) -> Any:
+    """The task of this name, or the user's own data at this path, with those options that were given."""
+    own = name not in TASKS
+    if own and not Path(name).exists():
+        raise ValueError(f"there is no task and no data {name!r}: name a path, or one of {', '.join(TASKS)}")
+    kind = OwnData if own else TASKS[name]
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given.keys() - {each.name for each in fields(kind)}:
+        raise ValueError(f"--{option.replace('_', '-')} means nothing for {name}")
+    if "data" in given:
+        given["data"] = str(Path(given["data"]).resolve())  # so that the run can be used from another folder
+    return OwnData(str(Path(name).resolve()), **given) if own else kind(**given)
+
+
+def written_task(written: dict[str, Any], test_rows: int | None = None, data: str | None = None) -> Any:
+    """The task that config.json names; `data` is where its data is now."""
+    settings = dict(written["task"])
+    name = settings.pop("name", None)
+    if name not in TASKS and name != OwnData.name:
+        raise ValueError(f"the run was trained from Python on {name}: use it from Python too")
+    if test_rows is not None:
+        if "test_rows" not in settings or test_rows < 1:
+            raise ValueError(f"test rows are for generated tasks, and at least 1: {name} cannot draw {test_rows}")
+        settings["test_rows"] = test_rows
+    if data is not None:
+        where = next((option for option in ("data", "path") if option in settings), None)
+        if where is None:
+            raise ValueError(f"--data means nothing for {name}")
+        settings[where] = data
+    try:
+        return OwnData(**settings) if name == OwnData.name else TASKS[name](**settings)
+    except TypeError:
+        raise ValueError(f"the run has settings for {name} that this version does not know: {settings}") from None
+
+
+def read_beta(text: str) -> Beta:
+    try:
+        if ":" not in text:
+            if not math.isfinite(float(text)):
+                raise ValueError
+            return float(text)
+        return Switch(*(tuple(float(part) for part in pair.split(":")) for pair in text.split(",")))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise ValueError(f"beta must be a number, or share:value pairs such as 0:0.4,0.5:0.165, not {text!r}") from None
+
+
+def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
+    if name in ("at-spike", "until-spike"):
+        return (AtSpike if name == "at-spike" else UntilSpike)(rule=rule, beta=beta)
+    if name == "every-step" and beta:
+        raise ValueError("every-step has no beta")
+    return AtEnd(beta) if name == "at-end" else EveryStep()
+
+
+def written_objective(written: dict[str, Any]) -> Objective:
+    """The objective that config.json names."""
+    name = {"AtSpike": "at-spike", "UntilSpike": "until-spike", "AtEnd": "at-end", "EveryStep": "every-step"}
+    rule, beta = written.get("rule", {"kind": "Threshold", "threshold": 0.95}), written.get("beta", 0.0)
+    if isinstance(beta, dict):
+        beta = Switch(*beta["points"]) if beta.get("kind") == "Switch" else None
+    if written.get("kind") not in name or rule.get("kind") != "Threshold" or beta is None:
+        raise ValueError("the run was trained from Python with parts of its own: use it from Python too")
+    return named_objective(name[written["kind"]], Threshold(rule["threshold"], rule.get("classes")), beta)

@@ -1,0 +1,223 @@
+"""A user's own data: series in .npz, .ts, .tsv or .arff files, or sound files in a folder for each class.
+
+Classes are called what the user calls them. What is not set aside for validation and test by the data itself
+is set aside here, the same share of every class, by a seed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from rankcode.data import BadData, Packed, Rows
+from rankcode.feature_cache import is_cache
+from rankcode.front_ends import Audio, Standardise
+
+from .series_files import is_series, read_series
+from .sound import NOISE, Sound, folders, sound_files
+
+OTHER = "unknown"  # the class that stands for every label a network was not taught
+
+
+class Collection(Protocol):
+    """Labelled rows, before they are split and numbered."""
+
+    labels: Any  # of each row, the user's own
+    splits: Any  # train, validation or test; empty where the data does not say
+    left_out: list[str]  # what could not be used, and why
+
+    def front_end(self, index: np.ndarray) -> Any: ...
+
+    def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Any, augment: bool = False) -> Rows: ...
+
+
+class SeriesCollection:
+    """Rows of numbers, each of its own length."""
+
+    def __init__(self, path: Path, skip_bad: bool, alone: bool = False):
+        self.left_out: list[str] = []
+        found = read_series(path, self.left_out if skip_bad else None, alone)
+        self.values = [torch.from_numpy(row) for series in found.values() for row in series.values]
+        self.labels = np.array([label for series in found.values() for label in series.labels])
+        given = found if len(found) > 1 else {"": next(iter(found.values()))}
+        self.splits = np.array([split for split, series in given.items() for _ in series.labels])
+
+    def front_end(self, index: np.ndarray) -> Standardise:
+        return Standardise.of([self.values[k] for k in index])
+
+    def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Standardise, augment: bool = False) -> Packed:
+        if augment:
+            raise ValueError("--augment is for sound, and this data is not")
+        chosen = [self.values[k] for k in index]
+        lengths = torch.tensor([len(row) for row in chosen], dtype=torch.int64)
+        return Packed(torch.cat(chosen), lengths.cumsum(0) - lengths, lengths, labels, front_end)
+
+
+def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = False) -> Collection:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    if is_series(path):
+        return SeriesCollection(path, skip_bad, alone)
+    if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
+        return Sound.read(path, context, skip_bad)
+    raise BadData(
+        f"{path} is no data that rankcode reads: .npz, .ts, .tsv and .arff files, a folder of one data set of "
+        f"these, or a folder that holds a folder of sound files for each class"
+    )
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Data of your own."""
+
+    path: str
+    """A .npz, .ts, .tsv or .arff file, a folder of such, or a folder with a folder of sound files for each class."""
+    validation_share: float = 0.2
+    """Share of the training rows of each class that validate, where the data does not say which."""
+    test_share: float = 0.2
+    """Share of the rows of each class that test, where the data does not say which."""
+    split_seed: int = 0
+    """Which rows these are."""
+    augment: bool = False
+    """Alter the training recordings, where the data is sound."""
+    context: int = 10
+    """Frames on either side of a step's own, where the data is sound."""
+    skip_bad: bool = False
+    """Leave out files and rows that cannot be used, and say which."""
+
+    name: ClassVar[str] = "own-data"
+
+    def __post_init__(self) -> None:
+        for option in ("validation_share", "test_share"):
+            if not 0 < getattr(self, option) < 1:
+                raise ValueError(f"{option} must be between 0 and 1, not {getattr(self, option)}")
+
+    @cached_property
+    def collection(self) -> Collection:
+        return read_collection(Path(self.path), self.context, self.skip_bad)
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """What could not be used, and why."""
+        return [*self.collection.left_out, *self._unseen]
+
+    @cached_property
+    def label_names(self) -> tuple[str, ...]:
+        """The classes of the training data, in order: of number where all are numbers, else of name."""
+        return in_order(set(self.collection.labels[self._index["train"]].tolist()))
+
+    @property
+    def classes(self) -> int:
+        return len(self.label_names)
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        return self.front_end.features
+
+    @cached_property
+    def front_end(self) -> Audio | Standardise:
+        return self.collection.front_end(self._index["train"])
+
+    @cached_property
+    def train(self) -> Rows:
+        return self._split("train", self.augment)
+
+    @cached_property
+    def validation(self) -> Rows:
+        return self._split("validation")
+
+    @cached_property
+    def test(self) -> Rows:
+        return self._split("test")
+
+    def _split(self, split: str, augment: bool = False) -> Rows:
+        index = self._index[split]
+        if len(index) == 0:
+            raise BadData(f"{self.path} has no rows for the {split} split: its classes have too few")
+        number = {name: label for label, name in enumerate(self.label_names)}
+        labels = [number[name] for name in self.collection.labels[index]]
+        return self.collection.rows(index, labels, self.front_end, augment)
+
+    @cached_property
+    def _index(self) -> dict[str, np.ndarray]:
+        """The rows of each split."""
+        labels, splits = self.collection.labels, self.collection.splits
+        index = {split: np.flatnonzero(splits == split) for split in ("train", "validation", "test")}
+        if not any(len(rows) for rows in index.values()):
+            index["train"] = np.flatnonzero(splits == "")
+        if len(index["train"]) == 0:
+            raise BadData(f"{self.path} has no rows to train on")
+        for split, share in (("test", self.test_share), ("validation", self.validation_share)):
+            if len(index[split]) == 0:
+                index["train"], index[split] = set_aside(index["train"], labels, share, (self.split_seed, split))
+        known = set(labels[index["train"]].tolist())
+        if len(known) < 2:
+            raise BadData(f"{self.path} has only one class, {known.pop()!r}: there is nothing to tell apart")
+        for split in ("validation", "test"):
+            unseen = [row for row in index[split] if labels[row] not in known]
+            if unseen and not self.skip_bad:
+                raise BadData(
+                    f"{self.path}: the label {str(labels[unseen[0]])!r} of the {split} split is not in the training "
+                    f"data; --skip-bad goes on without its rows"
+                )
+            index[split] = np.setdiff1d(index[split], unseen)
+        return index
+
+    @cached_property
+    def _unseen(self) -> list[str]:
+        used = np.concatenate(list(self._index.values()))
+        rows = np.setdiff1d(np.flatnonzero(self.collection.splits != NOISE), used)
+        labels = self.collection.labels[rows].tolist()
+        return [f"{self.path}: a row with the label {label!r}, which is not in the training data" for label in labels]
+
+
+def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Rows:
+    """All rows of some data, as this network reads them and with its names for the classes.
+
+    A label it was not taught counts as its class `unknown`, where it has one.
+    """
+    names, front_end = network.label_names, network.front_end
+    if names is None or not isinstance(front_end, Audio | Standardise):
+        raise ValueError("the network does not know how raw data become its inputs: train it on data from files")
+    collection = read_collection(Path(path), front_end.context if isinstance(front_end, Audio) else 0, skip_bad, True)
+    if isinstance(front_end, Audio) != isinstance(collection, Sound):
+        heard, given = ("sound", "series") if isinstance(front_end, Audio) else ("series", "sound")
+        raise BadData(f"the network reads {heard}, and {path} holds {given}")
+    number = {name: label for label, name in enumerate(names)}
+    index = np.flatnonzero(collection.splits != NOISE)
+    labels = [number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()]
+    unknown = [collection.labels[row] for row, label in zip(index, labels, strict=True) if label < 0]
+    if unknown and not skip_bad:
+        raise BadData(
+            f"{path}: the network was not taught the label {str(unknown[0])!r}; --skip-bad goes on without it"
+        )
+    kept = [(row, label) for row, label in zip(index, labels, strict=True) if label >= 0]
+    if not kept:
+        raise BadData(f"{path} has no row with a label that the network was taught")
+    return collection.rows(np.array([row for row, _ in kept]), [label for _, label in kept], front_end)
+
+
+def set_aside(index: np.ndarray, labels: np.ndarray, share: float, seed: tuple[int, str]) -> tuple[Any, Any]:
+    """(the rest, a share of the rows of each class): at least one row of a class that has two, and never all."""
+    random = np.random.default_rng([seed[0], zlib.crc32(seed[1].encode())])
+    chosen = []
+    for name in sorted(set(labels[index].tolist())):
+        rows = random.permutation(index[labels[index] == name])
+        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        chosen.append(rows[:count])
+    aside = np.sort(np.concatenate(chosen))
+    return np.setdiff1d(index, aside), aside
+
+
+def in_order(names: set[str]) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(names, key=float))
+    except ValueError:
+        return tuple(sorted(names))

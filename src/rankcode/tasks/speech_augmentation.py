@@ -1,0 +1,70 @@
+"""Speech that was never recorded: the same words earlier or later, louder or softer, through other microphones,
+with noise, with parts missing. All of it on log-mel frames, on the training device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankcode.audio import LOWEST, power_of
+
+
+@dataclass(frozen=True)
+class SpeechAugmentation:
+    """Called with frames [rows, frames, bands], their lengths and a generator; gives them altered, as ln of power."""
+
+    mean: tuple[float, ...]
+    """Mean of each band, which stands for a masked value."""
+    noise: Tensor | None = None
+    """Frames of background noise [frames, bands]; without them none is added."""
+    shift: int = 10
+    """Largest shift in time, in frames."""
+    gain: float = 2.0
+    """Largest change in loudness, in ln of power: 2 is 8.7 dB."""
+    band_gain: float = 0.5
+    """Standard deviation of the change of each band."""
+    noise_share: float = 0.8
+    """Share of recordings that get noise."""
+    noise_volume: float = 0.2
+    """Largest volume of the noise, against how it was recorded."""
+    band_mask: int = 4
+    """Most bands that are masked."""
+    time_mask: int = 12
+    """Most frames that are masked, in each of two stretches."""
+
+    def __call__(self, stored: Tensor, lengths: Tensor | None, generator: torch.Generator) -> Tensor:
+        rows, frames, bands = stored.shape
+        device = stored.device
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, device=device)
+
+        frame = torch.arange(frames, device=device)
+        last = frame[-1] if lengths is None else lengths[:, None] - 1
+        # What a shift leaves empty is filled by the mirrored edge.
+        moved = (frame - (uniform(rows, 1) * (2 * self.shift + 1)).long() + self.shift).abs()
+        moved = torch.where(moved > last, 2 * last - moved, moved).clamp(min=0)
+        values = power_of(stored.gather(1, moved[..., None].expand(-1, -1, bands)))
+        values = values + (2 * uniform(rows, 1, 1) - 1) * self.gain
+        values = values + torch.randn(rows, 1, bands, generator=generator, device=device) * self.band_gain
+        if self.noise is not None and len(self.noise) > frames:
+            start = (uniform(rows, 1) * (len(self.noise) - frames)).long()
+            noise = power_of(self.noise.to(device)[start + frame])
+            volume = 2 * (self.noise_volume * uniform(rows, 1, 1)).clamp(min=1e-9).log()
+            noisy = torch.logaddexp(values, noise + volume)
+            values = torch.where(uniform(rows, 1, 1) < self.noise_share, noisy, values)
+        values = values.clamp(min=LOWEST)
+        masked = _stretch(uniform(rows, 2), self.band_mask, bands)[:, None, :]
+        for _ in range(2):
+            masked = masked | _stretch(uniform(rows, 2), self.time_mask, frames)[:, :, None]
+        return torch.where(masked, values.new_tensor(self.mean), values)
+
+
+def _stretch(random: Tensor, longest: int, size: int) -> Tensor:
+    """A stretch of 0…longest places somewhere in each row: [rows, size]."""
+    length = (random[:, :1] * (longest + 1)).long()
+    start = (random[:, 1:] * (size - length + 1)).long()
+    place = torch.arange(size, device=random.device)
+    return (place >= start) & (place < start + length)

@@ -1,0 +1,120 @@
+"""Google Speech Commands (paper, sections 3.4 and B.4), v0.01 or v0.02: ten keywords, and every other word.
+
+A speaker is in one split only: the publisher's lists say in which, or the publisher's hash of the speaker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from rankcode.audio import Audio, LogMel
+from rankcode.data import BadData
+from rankcode.downloads import data_folder
+from rankcode.feature_cache import Recording, is_cache
+
+from .sound import NOISE, Sound, SoundRows, folders, listed_splits
+
+KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
+
+
+@dataclass(frozen=True)
+class SpeechCommands:
+    """Which of ten keywords is spoken, or is it another word? A second of speech, 81 steps."""
+
+    data: str | None = None
+    """Folder as published, or a feature cache of it. Default: speech-commands where RANKCODE_DATA says."""
+    augment: bool = False
+    """Alter the training recordings: shifted, louder or softer, coloured, noisy, with parts masked."""
+    context: int = 10
+    """Frames on either side of a step's own."""
+    skip_bad: bool = False
+    """Leave out files that cannot be used, and say which."""
+
+    name: ClassVar[str] = "speech-commands"
+    classes: ClassVar[int] = len(KEYWORDS) + 1
+    label_names: ClassVar[tuple[str, ...]] = (*KEYWORDS, "unknown")
+
+    def __post_init__(self) -> None:
+        if self.context < 0:
+            raise ValueError(f"context must be at least 0, not {self.context}")
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        return ((2 * self.context + 1) * LogMel().bands,)
+
+    @property
+    def folder(self) -> Path:
+        return data_folder() / "speech-commands" if self.data is None else Path(self.data)
+
+    @cached_property
+    def sound(self) -> Sound:
+        """All recordings, the background noise included."""
+        published = None if is_cache(self.folder) else list(recordings(self.folder))
+        return Sound.read(self.folder, self.context, self.skip_bad, published)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Files that could not be used, and why."""
+        return self.sound.left_out
+
+    @cached_property
+    def front_end(self) -> Audio:
+        return self.sound.front_end(self._index("train"))
+
+    @cached_property
+    def train(self) -> SoundRows:
+        return self._split("train", self.augment)
+
+    @cached_property
+    def validation(self) -> SoundRows:
+        return self._split("validation")
+
+    @cached_property
+    def test(self) -> SoundRows:
+        return self._split("test")
+
+    def _index(self, split: str) -> np.ndarray:
+        index = np.flatnonzero(self.sound.splits == split)
+        if len(index) == 0:
+            raise BadData(f"{self.folder} holds no recording for the {split} split")
+        return index
+
+    def _split(self, split: str, augment: bool = False) -> SoundRows:
+        index = self._index(split)
+        number = {word: label for label, word in enumerate(KEYWORDS)}
+        labels = [number.get(word, len(KEYWORDS)) for word in self.sound.labels[index]]
+        return self.sound.rows(index, labels, self.front_end, augment)
+
+
+def recordings(folder: Path) -> Iterator[Recording]:
+    """The recordings of a folder as published, in order of name, each with its word and split."""
+    listed = listed_splits(folder)
+    words = folders(folder) if folder.is_dir() else []
+    if not {word.name for word in words} & set(KEYWORDS):
+        raise FileNotFoundError(
+            f"{folder} does not hold Speech Commands, folders of WAV files by word: get it with "
+            f"rankcode data speech-commands --to {folder}, or name its folder with --data"
+        )
+    for word in words:
+        for path in sorted(word.glob("*.wav")):
+            name = f"{word.name}/{path.name}"
+            if word.name == NOISE:
+                split = NOISE
+            else:
+                split = split_by_speaker(path.name) if listed is None else listed.get(name, "train")
+            yield Recording(name, word.name, split)
+
+
+def split_by_speaker(file_name: str) -> str:
+    """The split of a recording by the publisher's rule: a hash of the speaker, the part before `_nohash_`."""
+    speaker = file_name.split("_nohash_")[0]
+    most = 2**27 - 1
+    percent = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
+    return "validation" if percent < 10 else "test" if percent < 20 else "train"
