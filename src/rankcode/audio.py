@@ -34,8 +34,8 @@ class LogMel:
     """Mel bands, from 0 Hz to half the rate."""
 
     def __post_init__(self) -> None:
-        if self.rate < 1000 or self.rate % 200:
-            raise ValueError(f"the rate must be a multiple of 200 Hz, at least 1000, not {self.rate}")
+        if self.rate < 1200 or self.rate % 400:
+            raise ValueError(f"the rate must be a multiple of 400 Hz, at least 1200, not {self.rate}")
         if not 1 <= self.bands <= self.window // 4:
             raise ValueError(f"bands must be 1…{self.window // 4} at {self.rate} Hz, not {self.bands}")
 

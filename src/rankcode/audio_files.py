@@ -22,11 +22,14 @@ def read_audio(path: str | Path, rate: int = 16_000) -> np.ndarray:
     if not content:
         raise BadData(f"{path} is empty")
     own_rate, samples = _plain_wav(content, path) or _any_format(content, path)
-    if len(samples) == 0:
-        raise BadData(f"{path} holds no samples")
+    if not 100 <= own_rate <= 10_000_000:
+        raise BadData(f"{path} cannot be right: {own_rate:,} samples a second")
     if not np.isfinite(samples).all():
         raise BadData(f"{path} holds NaN or infinity")
-    return resample(samples, own_rate, rate)
+    samples = resample(samples, own_rate, rate) if len(samples) else samples
+    if len(samples) == 0:  # a few at a high rate are none at a lower one
+        raise BadData(f"{path} holds no samples")
+    return samples
 
 
 def resample(samples: np.ndarray, own_rate: int, rate: int) -> np.ndarray:
@@ -55,8 +58,10 @@ def _plain_wav(content: bytes, path: str | Path) -> tuple[int, np.ndarray] | Non
             form = struct.unpack_from("<HHIIHH", content, at)  # format, channels, rate, bytes a second, block, bits
         if name == b"data":
             there = len(content) - at
-            # Programs that write to a pipe cannot know the length, and say 0 or nearly 2³².
-            if length > there and length < 2**32 - 4096:
+            # Programs that write to a pipe cannot know the length, and say 0, nearly 2³¹ or nearly 2³².
+            if length >= 0x7FFFF000 or (length == 0 and content[4:8] == bytes(4)):
+                length = there - there % 2
+            if length > there:
                 raise BadData(f"{path} is cut short: {length:,} bytes of sound announced, {there:,} there")
             if form is None or (form[0], form[1], form[5]) != (1, 1, 16) or length > there or length % 2:
                 return None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from rankcode.audio_files import SUFFIXES
+from rankcode.audio import Audio
+from rankcode.audio_files import SUFFIXES, read_audio
 from rankcode.data import BadData
 from rankcode.demo import Demo
 from rankcode.distributed import own_device
@@ -20,12 +22,12 @@ from rankcode.metrics import THRESHOLDS, Curve, Report, evaluate, tradeoff
 from rankcode.model_file import build, load
 from rankcode.network import Network
 from rankcode.objectives import Objective
-from rankcode.prediction import predict
+from rankcode.prediction import Prediction, predict
 from rankcode.rules import Never, Rule, Threshold
 from rankcode.run_folder import RunFolder, free_folder
 from rankcode.settings import ObjectiveName, named_objective, named_task, read_beta, written_objective, written_task
 from rankcode.standard_network import UNITS, CellName, standard_network
-from rankcode.tasks import rows_for
+from rankcode.tasks import TASKS, rows_for
 from rankcode.training import Training, fit
 
 
@@ -73,7 +75,8 @@ class Train:
         objective = named_objective(self.objective, Threshold(threshold), read_beta(self.beta))
         config = self.training
         if config.folder is None:
-            config = replace(config, folder=str(free_folder(Path("runs") / f"{self.task}-{self.objective}")))
+            name = self.task if self.task in TASKS else Path(self.task).resolve().stem
+            config = replace(config, folder=str(free_folder(Path("runs") / f"{name}-{self.objective}")))
         torch.manual_seed(config.seed)
         units = UNITS[self.cell] if self.units is None else self.units
         _fit(standard_network(task, self.cell, units, self.layers, self.decay, self.hidden), task, objective, config)
@@ -131,6 +134,7 @@ class Evaluate:
             task = written_task(written, self.test_rows, self.data)
         else:
             task = rows_for(network, self.on, self.skip_bad)
+            _say_left_out(task.left_out)
         own = written_objective(written["objective"]).rule
         rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)} if self.threshold is not None else {}
         if not rules and isinstance(own, Never):
@@ -226,22 +230,39 @@ class Predict:
         files = [file for name in self.files for file in _sound_files(Path(name))]
         if not self.json:
             print("answer         probability   steps   heard   from")
+        for place, answer in self._answers(network, files, rule):
+            if self.json:
+                print(json.dumps({"from": place, **answer._asdict()}))
+                continue
+            heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
+            silent = "" if answer.fired else "  (did not fire)"
+            print(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
+
+    def _answers(self, network: Network, files: list[Path], rule: Rule) -> Iterator[tuple[str, Prediction]]:
+        if isinstance(network.front_end, Audio):
+            rate = network.front_end.log_mel.rate
+            for first in range(0, len(files), 64):
+                names = files[first : first + 64]
+                waveforms = self._usable(lambda file: read_audio(file, rate), names)
+                if waveforms:
+                    answers = predict(network, list(waveforms.values()), rule)
+                    yield from zip(map(str, waveforms), answers, strict=True)
+            return
+        for file, answers in self._usable(lambda file: predict(network, file, rule), files).items():
+            for row, answer in enumerate(answers, start=1):
+                yield f"{file}, row {row}", answer
+
+    def _usable(self, read: Callable[[Path], Any], files: list[Path]) -> dict[Path, Any]:
+        """What was read of each file; one that cannot be used is an error, or left out and named."""
+        found = {}
         for file in files:
             try:
-                answers = predict(network, file, rule)
+                found[file] = read(file)
             except BadData as error:
                 if not self.skip_bad:
-                    raise ValueError(f"{error}; --skip-bad goes on without") from None
-                print(f"left out: {error}", file=sys.stderr)
-                continue
-            for row, answer in enumerate(answers, start=1):
-                place = str(file) if len(answers) == 1 else f"{file}, row {row}"
-                if self.json:
-                    print(json.dumps({"from": place, **answer._asdict()}))
-                    continue
-                heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
-                silent = "" if answer.fired else "  (did not fire)"
-                print(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
+                    raise BadData(f"{error}; --skip-bad goes on without") from None
+                _say_left_out([str(error)])
+        return found
 
 
 @dataclass(frozen=True)
@@ -306,9 +327,13 @@ def _sound_files(path: Path) -> list[Path]:
     return found
 
 
-def _fit(network: Network, task: Any, objective: Objective, config: Training) -> None:
-    for line in getattr(task, "left_out", ()):
+def _say_left_out(lines: Iterable[str]) -> None:
+    for line in lines:
         print(f"left out: {line}", file=sys.stderr)
+
+
+def _fit(network: Network, task: Any, objective: Objective, config: Training) -> None:
+    _say_left_out(getattr(task, "left_out", ()))
     try:
         history = fit(network, task, objective, config)
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ what was drawn before it, so a run that was cut off goes on with exactly the bat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -88,6 +88,8 @@ class Rows(ABC):
     `encode(stored, lengths)`, where given, turns what is stored into (inputs, lengths) on the device; a front
     end is one. `augment(stored, lengths, generator)` alters what is stored before that, in training only.
     """
+
+    left_out: Sequence[str] = ()  # what could not be used of the data, and why
 
     def __init__(self, size: int, encode: Encode | None = None, augment: Augment | None = None):
         if size == 0:

@@ -13,11 +13,14 @@ import io
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -30,6 +33,11 @@ from rankcode.data import BadData
 from rankcode.downloads import data_folder
 from rankcode.progress import Progress
 from rankcode.whole_file import write_whole
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where nobody is kept out
+    fcntl = None
 
 FORMAT = 1
 SHARD = 500  # recordings
@@ -81,9 +89,13 @@ def cached_frames(
     cache = data_folder() / "features" / f"{folder.name}-{named}"
     jobs = [_Job(folder, part, settings) for part in _shards(recordings)]
     fingerprint = hashlib.sha256("".join(job.key for job in jobs).encode()).hexdigest()
-    if not _is_of(cache, fingerprint):
-        _make(cache, jobs, settings, fingerprint, progress)
-    frames = open_cache(cache)
+    frames = _found(cache, fingerprint)
+    if frames is None:
+        with _alone(cache):
+            frames = _found(cache, fingerprint)
+            if frames is None:
+                _make(cache, jobs, settings, fingerprint, progress)
+                frames = open_cache(cache)
     if frames.left_out and not skip_bad:
         first, *others = frames.left_out
         raise BadData(f"{first}{f' (and {len(others)} more files)' if others else ''}; --skip-bad goes on without")
@@ -104,7 +116,8 @@ def open_cache(cache: Path) -> Frames:
         if total != there:
             raise ValueError(f"frames.u8 has {there:,} bytes, not {total:,}")
         values = torch.from_file(str(cache / "frames.u8"), shared=False, size=total, dtype=torch.uint8)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        left_out = tuple(manifest["left_out"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise BadData(f"{cache} is not a feature cache this version can read: {error}") from None
     lengths = torch.from_numpy(lengths)
     return Frames(
@@ -117,7 +130,7 @@ def open_cache(cache: Path) -> Frames:
         splits=splits,
         log_mel=log_mel,
         context=context,
-        left_out=tuple(manifest["left_out"]),
+        left_out=left_out,
     )
 
 
@@ -156,16 +169,29 @@ def _shards(recordings: Sequence[Recording]) -> Iterator[Sequence[Recording]]:
     return (recordings[first : first + SHARD] for first in range(0, len(recordings), SHARD))
 
 
-def _is_of(cache: Path, fingerprint: str) -> bool:
+def _found(cache: Path, fingerprint: str) -> Frames | None:
     try:
-        return json.loads((cache / "manifest.json").read_text())["fingerprint"] == fingerprint
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        made_of = json.loads((cache / "manifest.json").read_text())["fingerprint"]
+        return open_cache(cache) if made_of == fingerprint else None
+    except (OSError, ValueError, KeyError, TypeError):  # BadData is a ValueError
+        return None
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """One process at a time; the system lets go of the lock when a process ends, however it does."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / ".lock", "w") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _make(cache: Path, jobs: list[_Job], settings: dict[str, Any], fingerprint: str, progress: bool) -> None:
     (cache / "shards").mkdir(parents=True, exist_ok=True)
     (cache / "manifest.json").unlink(missing_ok=True)
+    for leftover in cache.glob(".*.part"):
+        leftover.unlink()
     missing = [job for job in jobs if not job.shard(cache).exists()]
     done, total = sum(len(job.recordings) for job in jobs if job not in missing), sum(len(j.recordings) for j in jobs)
     threads = torch.get_num_threads()

@@ -631,3 +631,11 @@ def test_sets_of_the_uea_archive(name):
             *expected, written_label = line.split(":")
             assert written_label.removesuffix(".0") == label
             assert [[float(value) for value in text.split(",")] for text in expected] == pytest.approx(row.T, rel=1e-6)
+
+
+def test_a_file_alone_is_read_without_the_splits_beside_it(tmp_path):
+    for split, label in (("TRAIN", "a"), ("TEST", "b")):
+        (tmp_path / f"Set_{split}.tsv").write_text(f"{label}\t1\t2\n")
+    found = read_series(tmp_path / "Set_TEST.tsv", alone=True)
+    assert {name: series.labels for name, series in found.items()} == {"train": ["b"]}
+    assert read_series(tmp_path, alone=True).keys() == {"train", "test"}

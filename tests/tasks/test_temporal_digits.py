@@ -7,34 +7,12 @@ import pytest
 import torch
 
 from rankcode.data import Source
-from rankcode.latency import latency_code
 from rankcode.tasks import TASKS, TemporalDigits, temporal_digits
 
 
 def expected_step(value: int, levels: int, steps: int) -> int:
     intensity = Fraction(value, levels)
     return steps if intensity == 0 else steps - ceil(steps * intensity) + 1
-
-
-@pytest.mark.parametrize(("levels", "steps"), [(16, 10), (255, 10), (255, 7), (16, 1), (1, 4)])
-def test_every_value_spikes_once_at_its_step(levels, steps):
-    values = torch.arange(levels + 1)
-    coded = latency_code(values[None].to(torch.uint8), levels, steps)
-    assert coded.shape == (1, steps, levels + 1) and coded.dtype == torch.float32
-    assert torch.equal(coded.sum(1), torch.ones(1, levels + 1))
-    assert (coded[0].argmax(0) + 1).tolist() == [expected_step(value, levels, steps) for value in values.tolist()]
-
-
-def test_darkest_ink_first():
-    coded = latency_code(torch.tensor([[16, 15, 14, 8, 1, 0]], dtype=torch.uint8), levels=16, steps=10)
-    assert (coded[0].argmax(0) + 1).tolist() == [1, 1, 2, 6, 10, 10]
-
-
-def test_images_that_cannot_be_coded_are_named():
-    with pytest.raises(ValueError, match="integers"):
-        latency_code(torch.rand(2, 4), levels=16, steps=10)
-    with pytest.raises(ValueError, match="16"):
-        latency_code(torch.tensor([[17]]), levels=16, steps=10)
 
 
 @pytest.mark.parametrize(("flat", "features"), [(False, (1, 8, 8)), (True, (64,))])

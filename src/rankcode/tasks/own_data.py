@@ -20,7 +20,7 @@ from rankcode.data import BadData, Packed, Rows
 from rankcode.feature_cache import is_cache
 from rankcode.front_ends import Audio, Standardise
 
-from .series_files import is_series, read_series
+from .series_files import Series, is_series, read_series, series_of
 from .sound import NOISE, Sound, folders, sound_files
 
 OTHER = "unknown"  # the class that stands for every label a network was not taught
@@ -41,9 +41,8 @@ class Collection(Protocol):
 class SeriesCollection:
     """Rows of numbers, each of its own length."""
 
-    def __init__(self, path: Path, skip_bad: bool, alone: bool = False):
-        self.left_out: list[str] = []
-        found = read_series(path, self.left_out if skip_bad else None, alone)
+    def __init__(self, found: dict[str, Series], left_out: list[str]):
+        self.left_out = left_out
         self.values = [torch.from_numpy(row) for series in found.values() for row in series.values]
         self.labels = np.array([label for series in found.values() for label in series.labels])
         given = found if len(found) > 1 else {"": next(iter(found.values()))}
@@ -64,7 +63,8 @@ def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = Fals
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
     if is_series(path):
-        return SeriesCollection(path, skip_bad, alone)
+        left_out: list[str] = []
+        return SeriesCollection(read_series(path, left_out if skip_bad else None, alone), left_out)
     if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
         return Sound.read(path, context, skip_bad)
     raise BadData(
@@ -98,6 +98,20 @@ class OwnData:
         for option in ("validation_share", "test_share"):
             if not 0 < getattr(self, option) < 1:
                 raise ValueError(f"{option} must be between 0 and 1, not {getattr(self, option)}")
+
+    @classmethod
+    def of(cls, X, y, lengths=None, validation=None, test=None, **settings: Any) -> OwnData:  # noqa: N803
+        """From arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths, and y of
+        numbers or strings. `validation` and `test` are (X, y[, lengths]) where they are not to be split off."""
+        task, left_out = cls("arrays", **settings), []
+        given = {"train": (X, y, lengths), "validation": validation, "test": test}
+        found = {
+            split: series_of(*arrays, split=split, skipped=left_out if task.skip_bad else None)
+            for split, arrays in given.items()
+            if arrays is not None
+        }
+        task.__dict__["collection"] = SeriesCollection(found, left_out)  # instead of what a path would give
+        return task
 
     @cached_property
     def collection(self) -> Collection:
@@ -193,15 +207,17 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Rows:
     number = {name: label for label, name in enumerate(names)}
     index = np.flatnonzero(collection.splits != NOISE)
     labels = [number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()]
-    unknown = [collection.labels[row] for row, label in zip(index, labels, strict=True) if label < 0]
-    if unknown and not skip_bad:
-        raise BadData(
-            f"{path}: the network was not taught the label {str(unknown[0])!r}; --skip-bad goes on without it"
-        )
-    kept = [(row, label) for row, label in zip(index, labels, strict=True) if label >= 0]
+    kept, untaught = [], []
+    for row, label in zip(index, labels, strict=True):
+        (kept if label >= 0 else untaught).append((row, label))
+    wrong = [f"{path}: the network was not taught the label {str(collection.labels[row])!r}" for row, _ in untaught]
+    if wrong and not skip_bad:
+        raise BadData(f"{wrong[0]}; --skip-bad goes on without it")
     if not kept:
         raise BadData(f"{path} has no row with a label that the network was taught")
-    return collection.rows(np.array([row for row, _ in kept]), [label for _, label in kept], front_end)
+    rows = collection.rows(np.array([row for row, _ in kept]), [label for _, label in kept], front_end)
+    rows.left_out = [*collection.left_out, *wrong]
+    return rows
 
 
 def set_aside(index: np.ndarray, labels: np.ndarray, share: float, seed: tuple[int, str]) -> tuple[Any, Any]:

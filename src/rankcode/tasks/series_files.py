@@ -316,6 +316,29 @@ def _read_npz(path: Path, skipped: list[str] | None) -> dict[str, Series]:
     return {split: _from_arrays(path, split, splits[split], skipped) for split in SPLITS if split in splits}
 
 
+def series_of(X, y, lengths=None, split: str = "train", skipped: list[str] | None = None) -> Series:  # noqa: N803
+    """Arrays as an .npz file has them; the rows of X may also be a list, each of its own length."""
+    arrays = {"y": np.asarray(y)}
+    if arrays["y"].dtype == object:
+        arrays["y"] = arrays["y"].astype(str)
+    if isinstance(X, list | tuple):
+        rows = [np.asarray(row) for row in X]
+        if not rows or any(row.ndim not in (1, 2) or row.dtype.kind not in "biuf" for row in rows):
+            raise BadData(f"the rows of X of the {split} split must be numbers [steps] or [steps, channels]")
+        rows = [row[:, None] if row.ndim == 1 else row for row in rows]
+        if len({row.shape[1] for row in rows}) > 1:
+            raise BadData(f"the rows of X of the {split} split differ in channels")
+        lengths = np.array([len(row) for row in rows]) if lengths is None else lengths
+        padded = np.full((len(rows), max(map(len, rows)), rows[0].shape[1]), np.nan)
+        for row, values in zip(padded, rows, strict=True):
+            row[: len(values)] = values
+        X = padded  # noqa: N806
+    arrays["X"] = np.asarray(X)
+    if lengths is not None:
+        arrays["lengths"] = np.asarray(lengths)
+    return _from_arrays(Path("arrays"), split, arrays, skipped)
+
+
 def _from_arrays(path: Path, split: str, arrays: dict[str, np.ndarray], skipped: list[str] | None) -> Series:
     inputs, labels, lengths = (arrays.get(name) for name in ("X", "y", "lengths"))
     if inputs is None or labels is None:

@@ -80,12 +80,13 @@ def by_class(folder: Path) -> Iterator[Recording]:
     """
     listed = listed_splits(folder)
     inside = folders(folder)
-    given = {SPLITS.get(path.name.lower()) for path in inside}
+    given = {SPLITS.get(path.name.lower()) for path in inside if path.name != NOISE}
     if "train" in given and None not in given:
         for split in inside:
-            for word in folders(split):
+            for word in [split] if split.name == NOISE else folders(split):
                 for name in sound_files(word):
-                    yield Recording(f"{split.name}/{word.name}/{name}", word.name, SPLITS[split.name.lower()])
+                    own = NOISE if word.name == NOISE else SPLITS[split.name.lower()]
+                    yield Recording((word.relative_to(folder) / name).as_posix(), word.name, own)
         return
     for word in inside:
         for path in sound_files(word):
@@ -100,12 +101,13 @@ def folders(folder: Path) -> list[Path]:
 
 def sound_files(folder: Path) -> list[str]:
     """Names of the sound files in a folder and in those below it."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    return sorted(path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
+    paths = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    inside = (path.relative_to(folder) for path in paths)
+    return sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
 
 
 def listed_splits(folder: Path) -> dict[str, str] | None:
     """Which files the publisher's lists set aside; None without them."""
     if not all((folder / name).is_file() for name in LISTS.values()):
         return None
-    return {name: split for split, file in LISTS.items() for name in (folder / file).read_text().split()}
+    return {name.strip(): split for split, file in LISTS.items() for name in (folder / file).read_text().splitlines()}

@@ -1,0 +1,656 @@
+import json
+import math
+import wave
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rankcode as rc
+from rankcode.data import BadData
+from rankcode.front_ends import Audio, LogMel, Standardise
+from rankcode.run_folder import RunFolder
+from rankcode.tasks import OwnData, rows_for
+from rankcode.tasks.own_data import in_order
+
+UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
+SPLITS = ("train", "validation", "test")
+
+
+@pytest.fixture(autouse=True)
+def features_are_kept_here(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("RANKCODE_DATA", str(tmp_path_factory.mktemp("data")))
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def numbered(path, counts, steps=4):
+    """A file whose row r is r, r, …; `counts` says how many rows each label has, in turn."""
+    labels = [label for label, count in counts.items() for _ in range(count)]
+    values = np.repeat(np.arange(len(labels), dtype=np.float32)[:, None], steps, 1)
+    return saved(path, X=values, y=np.array(labels))
+
+
+def which(task, split):
+    """Numbers of the rows of a split, as they are stored."""
+    source = getattr(task, split)
+    return source.values[source.offsets, 0].long().tolist()
+
+
+def content(task, split):
+    """What a split holds: (values before they are standardised, name) of each row."""
+    source = getattr(task, split)
+    return [
+        (source.values[at : at + length].tolist(), task.label_names[label])
+        for at, length, label in zip(
+            source.offsets.tolist(), source.lengths.tolist(), source.labels.tolist(), strict=True
+        )
+    ]
+
+
+def tone(path, hertz, seconds=0.3, rate=16_000, loudness=0.3):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = loudness * np.sin(2 * math.pi * hertz * np.arange(round(seconds * rate)) / rate)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path
+
+
+def waveform(path):
+    with wave.open(str(path)) as file:
+        return torch.from_numpy(np.frombuffer(file.readframes(-1), "<i2") / np.float32(32768))
+
+
+def tones(folder, counts, **options):
+    for word, count in counts.items():
+        for number in range(count):
+            tone(folder / word / f"{number}.wav", 300 + 40 * len(word) + 7 * number, **options)
+    return str(folder)
+
+
+def says(call, *parts, error=BadData):
+    with pytest.raises(error) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message and all(part in message for part in parts), message
+
+
+# Every format
+
+
+VALUES = np.arange(10 * 4, dtype=np.float32).reshape(10, 4, 1)
+LABELS = ["wave", "rest"] * 5
+
+
+def as_npz(folder):
+    return saved(folder / "data.npz", X=VALUES, y=np.array(LABELS))
+
+
+def as_tsv(folder):
+    lines = ["\t".join([label, *map(str, row[:, 0])]) for row, label in zip(VALUES, LABELS, strict=True)]
+    (folder / "data.tsv").write_text("\n".join(lines))
+    return str(folder / "data.tsv")
+
+
+def as_ts(folder):
+    lines = [",".join(map(str, row[:, 0])) + f":{label}" for row, label in zip(VALUES, LABELS, strict=True)]
+    (folder / "data.ts").write_text("@classLabel true rest wave\n@data\n" + "\n".join(lines))
+    return str(folder / "data.ts")
+
+
+def as_arff(folder):
+    header = "@relation r\n" + "".join(f"@attribute s{k} numeric\n" for k in range(4))
+    lines = [",".join([*map(str, row[:, 0]), label]) for row, label in zip(VALUES, LABELS, strict=True)]
+    (folder / "data.arff").write_text(header + "@attribute class {rest,wave}\n@data\n" + "\n".join(lines))
+    return str(folder / "data.arff")
+
+
+@pytest.mark.parametrize("write", [as_npz, as_tsv, as_ts, as_arff])
+def test_every_format_gives_the_same_task(write, tmp_path):
+    task = OwnData(write(tmp_path))
+    assert (task.label_names, task.classes, task.features) == (("rest", "wave"), 2, (1,))
+    everything = [each for split in SPLITS for each in content(task, split)]
+    expected = [(row.tolist(), label) for row, label in zip(VALUES, LABELS, strict=True)]
+    assert sorted(everything) == sorted(expected)
+    (tmp_path / "npz").mkdir()
+    same = OwnData(as_npz(tmp_path / "npz"))
+    assert all(content(task, split) == content(same, split) for split in SPLITS)
+    assert task.front_end == same.front_end and isinstance(task.front_end, Standardise)
+    assert task.left_out == []
+
+
+def test_many_values_a_step_and_rows_of_different_lengths(tmp_path):
+    random = np.random.default_rng(0)
+    values, lengths = random.normal(size=(30, 9, 3)).astype(np.float32), random.integers(2, 10, 30)
+    path = saved(tmp_path / "data.npz", X=values, y=np.arange(30) % 3, lengths=lengths)
+    task = OwnData(path)
+    assert task.features == (3,)
+    everything = [row for split in SPLITS for row, _ in content(task, split)]
+    assert sorted(everything) == sorted(row[:length].tolist() for row, length in zip(values, lengths, strict=True))
+    front_end = task.front_end
+    for inputs, length in zip(*next(task.test.scan(99, "cpu"))[::2], strict=True):
+        raw = (inputs[:length].double() * torch.tensor(front_end.deviation)) + torch.tensor(front_end.mean)
+        assert any(
+            len(row) == length and np.allclose(raw, row, atol=1e-5)
+            for row in (each[:size] for each, size in zip(values, lengths, strict=True))
+        )
+
+
+def test_a_folder_with_a_file_for_each_split(tmp_path):
+    for split, first in (("TRAIN", 0), ("TEST", 100)):
+        values = np.arange(first, first + 20, dtype=np.float32)
+        lines = [f"{k % 2}\t{value}\t{value}" for k, value in enumerate(values)]
+        (tmp_path / f"Mine_{split}.tsv").write_text("\n".join(lines))
+    for path in (tmp_path, tmp_path / "Mine_TRAIN.tsv"):
+        task = OwnData(str(path))
+        assert which(task, "test") == list(range(100, 120))
+        assert sorted(which(task, "train") + which(task, "validation")) == list(range(20))
+        assert len(which(task, "validation")) == 4
+
+
+# Names of the classes
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["b", "a", "C"], ("C", "a", "b")),
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        ([10, 9, 2], ("2", "9", "10")),
+        ([3.0, 1.0, 2.0], ("1", "2", "3")),
+        (["10", "9", "x"], ("10", "9", "x")),
+        (["1e1", "2.5", "-inf"], ("-inf", "2.5", "1e1")),
+        ([True, False], ("False", "True")),
+        (["stehen", "gehen", "hüpfen"], ("gehen", "hüpfen", "stehen")),
+    ],
+)
+def test_classes_bear_the_users_names_numbers_by_value_others_by_name(labels, names, tmp_path):
+    labels = np.array(labels * 4)
+    path = saved(tmp_path / "data.npz", X=np.random.default_rng(0).normal(size=(len(labels), 3)), y=labels)
+    task = OwnData(path)
+    assert task.label_names == names and task.classes == len(names)
+    total = Counter(name for split in SPLITS for _, name in content(task, split))
+    assert total == dict.fromkeys(names, 4)
+
+
+def test_names_of_the_same_value_are_in_an_order_too():
+    names = {"0" * zeros + "1" for zeros in range(8)}
+    assert in_order(names) == tuple(sorted(names))
+
+
+def test_a_label_is_the_number_of_its_name(tmp_path):
+    path = saved(tmp_path / "data.npz", X=np.arange(30.0)[:, None], y=np.array(["c", "a", "b"] * 10))
+    task = OwnData(path)
+    for split in SPLITS:
+        source = getattr(task, split)
+        expected = ["cab"[number % 3] for number in which(task, split)]
+        assert [task.label_names[label] for label in source.labels] == expected
+
+
+# Splits
+
+
+COUNTS = {"a": 50, "b": 20, "c": 5}
+
+
+def test_splits_are_made_of_every_class_and_hold_every_row_once(tmp_path):
+    task = OwnData(numbered(tmp_path / "data.npz", COUNTS))
+    rows = {split: which(task, split) for split in SPLITS}
+    assert sorted(rows["train"] + rows["validation"] + rows["test"]) == list(range(75))
+    names = {split: Counter("a" if n < 50 else "b" if n < 70 else "c" for n in rows[split]) for split in SPLITS}
+    assert names["test"] == {"a": 10, "b": 4, "c": 1}
+    assert names["validation"] == {"a": 8, "b": 3, "c": 1}
+    assert names["train"] == {"a": 32, "b": 13, "c": 3}
+    assert all(found == sorted(found) for found in rows.values())
+
+
+def test_splits_are_the_seeds_and_no_other(tmp_path):
+    path = numbered(tmp_path / "data.npz", COUNTS)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    first = [which(OwnData(path), split) for split in SPLITS]
+    torch.manual_seed(1)
+    np.random.seed(1)
+    assert [which(OwnData(path), split) for split in SPLITS] == first
+    others = [[which(OwnData(path, split_seed=seed), split) for split in SPLITS] for seed in (1, 2)]
+    assert len({tuple(splits[1]) for splits in [first, *others]}) == 3
+    assert len({tuple(splits[2]) for splits in [first, *others]}) == 3
+
+
+def test_shares(tmp_path):
+    task = OwnData(numbered(tmp_path / "data.npz", {"a": 40, "b": 40}), validation_share=0.5, test_share=0.25)
+    assert [len(which(task, split)) for split in SPLITS] == [30, 30, 20]
+    for share in (0, 1, -0.1, 1.5, math.nan):
+        says(lambda share=share: OwnData("x", test_share=share), "test_share", "between 0 and 1", error=ValueError)
+        says(lambda share=share: OwnData("x", validation_share=share), "validation_share", error=ValueError)
+
+
+def test_splits_that_are_given_are_kept(tmp_path):
+    columns = {"X": np.arange(30, dtype=np.float32)[:, None], "y": np.arange(30) % 2}
+    parts = {"train": slice(0, 18), "validation": slice(18, 24), "test": slice(24, 30)}
+    arrays = {f"{name}_{split}": columns[name][part] for name in columns for split, part in parts.items()}
+    task = OwnData(saved(tmp_path / "all.npz", **arrays))
+    assert [which(task, split) for split in SPLITS] == [list(range(*part.indices(30))) for part in parts.values()]
+    for missing in ("validation", "test"):
+        given = {name: array for name, array in arrays.items() if not name.endswith(missing)}
+        task = OwnData(saved(tmp_path / f"no-{missing}.npz", **given))
+        assert set(which(task, missing)) < set(range(18)) and len(which(task, missing)) == 4
+        assert sorted(which(task, "train") + which(task, missing)) == list(range(18))
+
+
+def test_a_class_with_one_example_stays_in_training(tmp_path):
+    task = OwnData(numbered(tmp_path / "data.npz", {"many": 20, "one": 1, "two": 2}))
+    assert 20 in which(task, "train") and task.label_names == ("many", "one", "two")
+    assert 20 not in which(task, "validation") + which(task, "test")
+    assert len({21, 22} & set(which(task, "train"))) == 1 == len({21, 22} & set(which(task, "test")))
+
+
+def test_too_few_rows_to_set_any_aside(tmp_path):
+    task = OwnData(numbered(tmp_path / "data.npz", {"a": 1, "b": 1}))
+    assert which(task, "train") == [0, 1]
+    for split in ("validation", "test"):
+        says(lambda split=split: getattr(task, split), "data.npz", f"no rows for the {split} split")
+
+
+# What cannot be used
+
+
+def test_only_one_class(tmp_path):
+    task = OwnData(numbered(tmp_path / "data.npz", {"same": 20}))
+    says(lambda: task.train, "data.npz", "only one class, 'same'")
+
+
+def split_file(folder, **labels):
+    arrays = {}
+    for split, names in labels.items():
+        arrays[f"X_{split}"] = 100.0 * SPLITS.index(split) + np.arange(len(names), dtype=np.float32)[:, None]
+        arrays[f"y_{split}"] = np.array(list(names))
+    return saved(folder / "data.npz", **arrays)
+
+
+def test_only_one_class_in_training(tmp_path):
+    path = split_file(tmp_path, train="aaaa", test="ab")
+    says(lambda: OwnData(path, skip_bad=True).train, "only one class, 'a'")
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_label_that_training_does_not_have(split, tmp_path):
+    labels = {"train": "ababab", "validation": "abab", "test": "abab"}
+    labels[split] = "aXbXY"
+    path = split_file(tmp_path, **labels)
+    says(lambda: OwnData(path).train, "data.npz", f"label 'X' of the {split} split", "--skip-bad")
+    task = OwnData(path, skip_bad=True)
+    assert task.label_names == ("a", "b")
+    first = 100 * SPLITS.index(split)
+    assert which(task, split) == [first, first + 2] and getattr(task, split).labels.tolist() == [0, 1]
+    assert which(task, "train") == list(range(6))
+    assert [("'X'" in line, "'Y'" in line) for line in task.left_out] == [(True, False), (True, False), (False, True)]
+    assert all("data.npz" in line and "\n" not in line for line in task.left_out)
+
+
+def test_bad_rows_are_named_or_left_out_and_listed(tmp_path):
+    rows = [f"{k % 2}\t{k}\t{k}" for k in range(20)]
+    rows[3], rows[11] = "1\tabc\t1", "?\t1\t1"
+    (tmp_path / "data.tsv").write_text("\n".join(rows))
+    path = str(tmp_path / "data.tsv")
+    says(lambda: OwnData(path).train, "data.tsv, line 4", "'abc'")
+    task = OwnData(path, skip_bad=True)
+    assert sum(len(which(task, split)) for split in SPLITS) == 18
+    assert [line.split(":")[0].rsplit(", ")[-1] for line in task.left_out] == ["line 4", "line 12"]
+
+
+def test_no_such_path(tmp_path):
+    for name in ("nowhere", "nowhere.npz"):
+        says(lambda name=name: OwnData(str(tmp_path / name)).train, name, "no file or folder", error=FileNotFoundError)
+
+
+def test_a_folder_with_nothing(tmp_path):
+    says(lambda: OwnData(str(tmp_path)).train, str(tmp_path), ".npz", "sound files")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("nothing")
+    says(lambda: OwnData(str(tmp_path)).train, str(tmp_path), "sound files")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "one.wav", "table.csv"])
+def test_a_file_of_something_else(name, tmp_path):
+    tone(tmp_path / name, 300)
+    says(lambda: OwnData(str(tmp_path / name)).train, name, ".npz, .ts, .tsv and .arff")
+
+
+def test_altering_what_is_not_sound(tmp_path):
+    task = OwnData(numbered(tmp_path / "data.npz", COUNTS), augment=True)
+    says(lambda: task.train, "--augment is for sound", error=ValueError)
+
+
+# Missing values and the scale of training
+
+
+def test_a_missing_value_repeats_the_last_and_at_the_beginning_is_the_training_mean(tmp_path):
+    train = np.array([[4.0, 8.0, 6.0], [6.0, 4.0, 8.0]] * 3)  # mean 6
+    test = np.array([[np.nan, 8.0, np.nan], [np.nan, np.nan, 3.0]])
+    path = saved(tmp_path / "data.npz", X_train=train, y_train=[0, 1] * 3, X_test=test, y_test=[0, 1])
+    task = OwnData(path)
+    deviation = math.sqrt(8 / 3)
+    assert task.front_end.mean == pytest.approx((6,)) and task.front_end.deviation == pytest.approx((deviation,))
+    batch = next(task.test.scan(2, "cpu"))
+    assert batch.lengths.tolist() == [2, 3]  # what is missing at the end was never there
+    assert batch.inputs[0, :2, 0].tolist() == pytest.approx([0, 2 / deviation])
+    assert batch.inputs[1, :, 0].tolist() == pytest.approx([0, 0, -3 / deviation])
+
+
+def test_a_missing_value_in_the_middle_and_at_the_end_of_a_row_of_known_length(tmp_path):
+    values = np.array([[2.0, np.nan, np.nan, 6.0, np.nan]] * 8)
+    path = saved(tmp_path / "data.npz", X=values, y=[0, 1] * 4, lengths=[5] * 8)
+    task = OwnData(path)  # mean 4, deviation 2
+    assert next(task.train.scan(1, "cpu")).inputs.flatten().tolist() == [-1, -1, -1, 1, 1]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_the_scale_is_that_of_the_training_rows_alone(offset, tmp_path):
+    random = np.random.default_rng(1)
+    train, other = random.normal(3, 2, (40, 6)), random.normal(3, 2, (20, 6)) + offset
+    arrays = {"X_train": train, "y_train": np.arange(40) % 2}
+    for split in ("validation", "test"):
+        arrays |= {f"X_{split}": other, f"y_{split}": np.arange(20) % 2}
+    task = OwnData(saved(tmp_path / "data.npz", **arrays))
+    assert task.front_end.mean == pytest.approx((train.mean(),), rel=1e-6)
+    assert task.front_end.deviation == pytest.approx((train.std(),), rel=1e-6)
+
+
+def test_the_scale_is_not_that_of_rows_set_aside_here(tmp_path):
+    path = numbered(tmp_path / "data.npz", COUNTS)
+    rows = which(OwnData(path), "train")
+    assert OwnData(path).front_end.mean == pytest.approx((np.mean(rows),))
+    assert OwnData(path).front_end.deviation == pytest.approx((np.std(rows),))
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["X"][which(OwnData(path), "test") + which(OwnData(path), "validation")] += 1e6
+    changed = OwnData(saved(tmp_path / "changed.npz", **arrays))
+    assert changed.front_end == OwnData(path).front_end
+
+
+# Sound
+
+
+def test_a_folder_of_sound_for_each_class(tmp_path):
+    task = OwnData(tones(tmp_path / "words", {"yes": 5, "maybe": 10}))
+    assert task.label_names == ("maybe", "yes") and task.features == (420,)
+    assert isinstance(task.front_end, Audio) and task.front_end.context == 10
+    assert [getattr(task, split).size for split in SPLITS] == [9, 3, 3]
+    names = [name for split in SPLITS for name in getattr(task, split).names]
+    assert len(set(names)) == 15
+    for split in SPLITS:
+        source = getattr(task, split)
+        assert [task.label_names[label] for label in source.labels] == [name.split("/")[0] for name in source.names]
+        inputs, _, lengths = next(source.scan(99, "cpu"))
+        assert inputs.shape == (source.size, 11, 420) and lengths.tolist() == [11] * source.size
+    assert (tmp_path / "words").exists() and not list(tmp_path.rglob("frames.u8")), "nothing is written beside the data"
+
+
+def test_the_inputs_of_sound_are_those_of_its_waveform(tmp_path):
+    folder = tones(tmp_path / "words", {"yes": 4, "no": 4})
+    task = OwnData(folder)
+    source = task.test
+    inputs, _, lengths = next(source.scan(99, "cpu"))
+    for row, name in enumerate(source.names):
+        frames = task.front_end.frames(waveform(Path(folder) / name))
+        expected, _ = task.front_end(frames[None])
+        assert inputs[row, : lengths[row]].equal(expected[0])
+
+
+def test_the_scale_of_sound_is_that_of_the_training_recordings(tmp_path):
+    folder = tmp_path / "words"
+    for split, loudness in (("train", 0.3), ("validation", 0.3), ("test", 0.0001)):
+        tones(folder / split, {"yes": 3, "no": 3}, loudness=loudness)
+    task = OwnData(str(folder))
+    frames = [LogMel().frames(waveform(path)) for path in sorted((folder / "train").rglob("*.wav"))]
+    assert task.front_end == Audio.of(frames, LogMel())
+
+
+def test_sound_in_folders_by_split(tmp_path):
+    for split, count in (("train", 4), ("valid", 2), ("testing", 3)):
+        tones(tmp_path / split, {"yes": count, "no": count})
+    task = OwnData(str(tmp_path))
+    assert [getattr(task, split).size for split in SPLITS] == [8, 4, 6]
+    assert task.label_names == ("no", "yes")
+    assert {name.split("/")[0] for name in task.test.names} == {"testing"}
+
+
+def test_sound_that_ends_before_a_step_does_is_still_a_row(tmp_path):
+    tones(tmp_path, {"yes": 4, "no": 4})
+    tone(tmp_path / "no" / "short.wav", 300, seconds=0.02)
+    tone(tmp_path / "yes" / "long.wav", 300, seconds=0.5)
+    task = OwnData(str(tmp_path))
+    lengths = {}
+    for split in SPLITS:
+        source = getattr(task, split)
+        lengths |= dict(zip(source.names.tolist(), next(source.scan(99, "cpu")).lengths.tolist(), strict=True))
+    assert lengths.pop("no/short.wav") == 1 and lengths.pop("yes/long.wav") == 31
+    assert set(lengths.values()) == {11}
+
+
+def test_background_noise_is_no_class(tmp_path):
+    tones(tmp_path, {"yes": 5, "no": 5, "_background_noise_": 2})
+    task = OwnData(str(tmp_path), augment=True)
+    assert task.label_names == ("no", "yes") and sum(getattr(task, split).size for split in SPLITS) == 10
+    assert task.left_out == []
+    assert task.train.augment is not None and task.train.augment.noise.shape == (2 * 31, 20)
+    assert task.validation.augment is None and task.test.augment is None
+    plain = next(OwnData(str(tmp_path)).train.batches(6, 0, "cpu"))
+    altered = next(task.train.batches(6, 0, "cpu"))
+    assert altered.labels.equal(plain.labels) and not altered.inputs.equal(plain.inputs)
+
+
+def test_a_broken_sound_file_is_named_or_left_out_and_listed(tmp_path):
+    tones(tmp_path, {"yes": 5, "no": 5})
+    (tmp_path / "no" / "0.wav").write_bytes(b"RIFF and nothing more")
+    says(lambda: OwnData(str(tmp_path)).train, "no/0.wav", "--skip-bad")
+    task = OwnData(str(tmp_path), skip_bad=True)
+    assert sum(getattr(task, split).size for split in SPLITS) == 9
+    assert len(task.left_out) == 1 and "no/0.wav" in task.left_out[0]
+
+
+# Training
+
+
+SMALL = rc.Training(examples=300, rows=16, validate_every=5, rate=0.01, device="cpu", progress=False)
+
+
+def two_levels(path, rows=60):
+    """Class low is about 0, class high about 3."""
+    random = np.random.default_rng(0)
+    labels = np.array(["low", "high"] * (rows // 2))
+    values = random.normal(size=(rows, 8)).astype(np.float32) + 3 * (labels == "high")[:, None]
+    return saved(path, X=values, y=labels)
+
+
+def test_training_gives_the_network_its_front_end_and_names(tmp_path):
+    task = OwnData(two_levels(tmp_path / "data.npz"))
+    network = rc.Network(rc.cells.GRU(1, 4), 1)
+    rc.fit(network, task, rc.AtSpike(0.9), SMALL)
+    assert network.front_end == task.front_end and network.label_names == ("high", "low")
+    report = rc.evaluate(network, task, rc.Threshold(0.9))
+    assert [each.name for each in report.classes] == ["high", "low"]
+    assert report.accuracy > 0.8 and report.milliseconds is None
+
+
+def test_sound_is_told_in_milliseconds(tmp_path):
+    task = OwnData(tones(tmp_path, {"yes": 6, "no": 6}))
+    network = rc.Network(rc.cells.GRU(420, 4), 1)
+    rc.fit(network, task, rc.AtEnd(), rc.Training(examples=32, device="cpu", progress=False))
+    assert rc.evaluate(network, task, rc.Never()).milliseconds == 300  # all of it
+    assert rc.evaluate(network, task, rc.FireAt([3] * task.test.size)).milliseconds == pytest.approx(20 + 212.5)
+
+
+def test_a_run_on_own_data_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
+    path = two_levels(tmp_path / "data.npz")
+    objective = rc.AtSpike(0.9)
+
+    def train(name, resume=False):
+        torch.manual_seed(4)
+        config = rc.Training(**{**vars(SMALL), "folder": str(tmp_path / name), "resume": resume})
+        network = rc.Network(rc.cells.GRU(1, 4), 1)
+        rc.fit(network, OwnData(path), objective, config)
+
+    train("whole")
+    update, calls = rc.training.TrainingState.update, []
+
+    def cut_off(*arguments):
+        calls.append(1)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return update(*arguments)
+
+    monkeypatch.setattr(rc.training.TrainingState, "update", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut")
+    monkeypatch.undo()
+    assert not (tmp_path / "cut" / "last.safetensors").exists()
+    train("cut", resume=True)
+    whole, cut = (tmp_path / name / "last.safetensors" for name in ("whole", "cut"))
+    assert cut.read_bytes() == whole.read_bytes()
+
+    written = RunFolder(tmp_path / "cut").config()
+    task = OwnData(path)
+    assert written["task"] == {"name": "own-data", **vars(OwnData(path))}
+    assert written["network"]["label_names"] == ["high", "low"]
+    assert written["network"]["front_end"] == {
+        "kind": "Standardise",
+        "mean": list(task.front_end.mean),
+        "deviation": list(task.front_end.deviation),
+    }
+    assert OwnData(**{name: value for name, value in written["task"].items() if name != "name"}) == task
+
+
+def test_a_run_is_not_resumed_on_data_that_has_changed(tmp_path):
+    path = two_levels(tmp_path / "data.npz")
+    config = rc.Training(**{**vars(SMALL), "folder": str(tmp_path / "run")})
+    rc.fit(rc.Network(rc.cells.GRU(1, 4), 1), OwnData(path), rc.AtSpike(0.9), config)
+    two_levels(tmp_path / "data.npz", rows=40)
+    config = rc.Training(**{**vars(config), "resume": True})
+    says(
+        lambda: rc.fit(rc.Network(rc.cells.GRU(1, 4), 1), OwnData(path), rc.AtSpike(0.9), config),
+        "other settings: network.front_end.",
+        error=ValueError,
+    )
+
+
+def test_a_path_may_be_a_pathlib_path(tmp_path):
+    path = Path(two_levels(tmp_path / "data.npz"))
+    config = rc.Training(**{**vars(SMALL), "folder": str(tmp_path / "run")})
+    rc.fit(rc.Network(rc.cells.GRU(1, 4), 1), OwnData(path), rc.AtSpike(0.9), config)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["task"]["path"] == str(path)
+
+
+# Rows for a network that is there already
+
+
+def taught(names, front_end):
+    network = rc.Network(rc.cells.GRU(front_end.features[0], 4), len(names))
+    network.label_names, network.front_end = tuple(names), front_end
+    return network
+
+
+def test_other_data_is_read_with_the_networks_front_end_and_names(tmp_path):
+    network = taught(["stop", "go"], Standardise((100.0,), (10.0,)))
+    path = saved(tmp_path / "other.npz", X=np.array([[90.0, 130.0], [np.nan, 100.0]]), y=["go", "stop"])
+    inputs, labels, lengths = next(rows_for(network, path).scan(9, "cpu"))
+    assert inputs[..., 0].tolist() == [[-1, 3], [0, 0]]
+    assert labels.tolist() == [1, 0] and lengths.tolist() == [2, 2]
+
+
+def test_all_rows_count_whatever_their_split(tmp_path):
+    network = taught("abc", Standardise((0.0,), (1.0,)))
+    path = split_file(tmp_path, train="ab", validation="ba", test="bb")
+    source = rows_for(network, Path(path))
+    assert source.labels.tolist() == [0, 1, 1, 0, 1, 1]
+    assert [row[0, 0].item() for row in next(source.scan(9, "cpu")).inputs] == [0, 1, 100, 101, 200, 201]
+
+
+def test_a_file_counts_for_itself(tmp_path):
+    for split, label in (("TRAIN", "a"), ("TEST", "b")):
+        (tmp_path / f"Mine_{split}.tsv").write_text(f"{label}\t1\t2\n")
+    network = taught("ab", Standardise((0.0,), (1.0,)))
+    assert rows_for(network, tmp_path / "Mine_TEST.tsv").labels.tolist() == [1]
+    assert rows_for(network, tmp_path).labels.tolist() == [0, 1]
+
+
+def test_one_class_is_enough_to_evaluate_on(tmp_path):
+    network = taught("ab", Standardise((0.0,), (1.0,)))
+    path = saved(tmp_path / "b.npz", X=np.ones((3, 4)), y=["b", "b", "b"])
+    report = rc.evaluate(network, rows_for(network, path))
+    assert [(each.name, each.rows) for each in report.classes] == [("b", 3)]
+
+
+def test_a_label_the_network_was_not_taught_is_its_unknown_class(tmp_path):
+    path = saved(tmp_path / "other.npz", X=np.ones((4, 2)), y=["no", "what", "unknown", "yes"])
+    network = taught(["yes", "no", "unknown"], Standardise((0.0,), (1.0,)))
+    assert rows_for(network, path).labels.tolist() == [1, 2, 2, 0]
+
+
+def test_a_label_the_network_was_not_taught_is_named_or_left_out(tmp_path):
+    path = saved(tmp_path / "other.npz", X=np.arange(4.0)[:, None], y=["no", "what", "yes", "what"])
+    network = taught(["yes", "no"], Standardise((0.0,), (1.0,)))
+    says(lambda: rows_for(network, path), "other.npz", "not taught the label 'what'", "--skip-bad")
+    source = rows_for(network, path, skip_bad=True)
+    assert source.labels.tolist() == [1, 0]
+    assert next(source.scan(9, "cpu")).inputs.flatten().tolist() == [0, 2]
+    strangers = taught(["left", "right"], Standardise((0.0,), (1.0,)))
+    says(lambda: rows_for(strangers, path, skip_bad=True), "other.npz", "no row with a label")
+
+
+def test_sound_for_a_network_that_reads_sound(tmp_path):
+    folder = tones(tmp_path, {"yes": 2, "what": 1, "_background_noise_": 1})
+    network = taught(["yes", "unknown"], Audio((1.0,) * 20, (2.0,) * 20, context=3))
+    source = rows_for(network, folder)
+    assert source.labels.tolist() == [1, 0, 0]  # what, yes, yes
+    assert next(source.scan(9, "cpu")).inputs.shape == (3, 31 - 6, 7 * 20)
+    assert rc.evaluate(network, source, rc.FireAt([1, 2, 3])).milliseconds == pytest.approx(60 + 12.5 + 10)
+
+
+def test_data_of_the_other_kind_is_named(tmp_path):
+    folder = tones(tmp_path / "words", {"a": 2, "b": 2})
+    path = numbered(tmp_path / "data.npz", {"a": 3, "b": 3})
+    says(lambda: rows_for(taught("ab", Standardise((0.0,), (1.0,))), folder), "reads series", "holds sound")
+    says(lambda: rows_for(taught("ab", Audio((0.0,) * 20, (1.0,) * 20)), path), "reads sound", "holds series")
+
+
+def test_series_of_another_width_are_named(tmp_path):
+    path = saved(tmp_path / "wide.npz", X=np.ones((4, 2, 3)), y=["a", "b"] * 2)
+    network = taught("ab", Standardise((0.0,), (1.0,)))
+    says(lambda: rc.evaluate(network, rows_for(network, path)), "[rows, steps, 1]", error=ValueError)
+
+
+def test_a_network_that_knows_no_raw_data(tmp_path):
+    path = numbered(tmp_path / "data.npz", {"a": 3, "b": 3})
+    says(lambda: rows_for(rc.Network(rc.cells.GRU(1, 2), 2), path), "does not know", error=ValueError)
+
+
+# The real thing
+
+
+@pytest.mark.skipif(not UCR.exists(), reason="the UCR archive is not on this machine")
+@pytest.mark.parametrize(
+    ("name", "sizes", "features", "classes", "longest"),
+    [
+        ("ItalyPowerDemand", (53, 14, 1029), 1, ("1", "2"), 24),
+        ("BasicMotions", (32, 8, 40), 6, ("Badminton", "Running", "Standing", "Walking"), 100),
+        ("JapaneseVowels", (216, 54, 370), 12, tuple("123456789"), 29),
+    ],
+)
+def test_real_data(name, sizes, features, classes, longest):
+    task = OwnData(str(UCR / name))
+    assert tuple(getattr(task, split).size for split in SPLITS) == sizes
+    assert (task.features, task.label_names) == ((features,), classes)
+    assert max(int(getattr(task, split).lengths.max()) for split in SPLITS) == longest
+    inputs, _, lengths = next(task.train.scan(999, "cpu"))
+    read = torch.arange(inputs.shape[1]) < lengths[:, None]
+    assert inputs[read].mean(0).abs().max() < 1e-4 and (inputs[read].std(0) - 1).abs().max() < 0.01

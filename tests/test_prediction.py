@@ -1,0 +1,356 @@
+import math
+import wave
+
+import numpy as np
+import pytest
+import torch
+
+import rankcode as rc
+from rankcode.data import BadData
+from rankcode.front_ends import Audio, LatencyCode, Standardise
+from rankcode.prediction import ROWS
+
+
+@pytest.fixture(autouse=True)
+def features_are_kept_here(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("RANKCODE_DATA", str(tmp_path_factory.mktemp("data")))
+
+
+def lively(network, std):
+    """Weights that make it answer at different steps."""
+    torch.manual_seed(2)
+    for name, parameter in network.named_parameters():
+        torch.nn.init.normal_(parameter, std=0.0 if "bias" in name else 2.0 if "readout" in name else std)
+    return network
+
+
+def series_network(channels=2):
+    network = lively(rc.Network(rc.cells.GRU(channels, 8), 3), 0.4)
+    network.front_end, network.label_names = Standardise((5.0,) * channels, (2.0,) * channels), ("x", "y", "z")
+    return network
+
+
+def sound_network():
+    network = lively(rc.Network(rc.cells.GRU(420, 8), 3), 0.018)
+    network.front_end, network.label_names = Audio((-2.0,) * 20, (4.0,) * 20), ("yes", "no", "unknown")
+    return network
+
+
+def image_network():
+    network = lively(rc.Network(rc.cells.ConvLSTM(1, 2, (8, 8)), 10), 0.15)
+    network.front_end, network.label_names = LatencyCode(16, 5, (1, 8, 8)), tuple("0123456789")
+    return network
+
+
+def sounds():
+    """Waveforms of different lengths that grow loud."""
+    random = np.random.default_rng(0)
+    sizes = (16000, 5000, 900, 3, 24001)
+    return [(0.2 * random.normal(size=n) * np.linspace(0, 1, n) ** 2).clip(-1, 1).astype(np.float32) for n in sizes]
+
+
+def written(path, waveform, rate=16_000):
+    """A WAV file, and the waveform as the file holds it."""
+    samples = np.round(waveform * 32767).astype("<i2")
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.tobytes())
+    return samples / np.float32(32768)
+
+
+def series(lengths=(7, 1, 12, 5, 9, 3), channels=2, seed=0):
+    random = np.random.default_rng(seed)
+    return [random.normal(5, 3, (length, channels)).astype(np.float32) for length in lengths]
+
+
+def by_hand(network, inputs, rule):
+    """What `decide` answers to the inputs of each row alone."""
+    found = []
+    for row in inputs:
+        decision = rc.decide(network, row[None], rule=rule)
+        label = int(decision.label)
+        probability = pytest.approx(float(decision.probabilities[0, label]), abs=1e-6)
+        found.append((network.label_names[label], probability, int(decision.steps), bool(decision.fired)))
+    return found
+
+
+def says(call, *parts, error=ValueError):
+    with pytest.raises(error) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message and all(part in message for part in parts), message
+
+
+# Series
+
+
+RULES = [None, rc.Threshold(0.6), rc.Patience(rc.Threshold(0.5), 2), rc.Never()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_series_of_different_lengths(rule):
+    network, rows = series_network(), series()
+    rows[2][4:6, 1] = np.nan
+    rows[4][0] = np.nan
+    filled = [row.copy() for row in rows]
+    filled[2][4:6, 1] = rows[2][3, 1]
+    filled[4][0] = 5
+    inputs = [torch.from_numpy((row - 5) / 2) for row in filled]
+    found = rc.predict(network, rows, rule)
+    assert [each[:4] for each in found] == by_hand(network, inputs, rule)
+    assert all(each.milliseconds is None for each in found)
+    assert all(
+        each.steps <= len(row) and (each.fired or each.steps == len(row)) for each, row in zip(found, rows, strict=True)
+    )
+    if rule == rc.Threshold(0.6):
+        assert len({each.steps for each in found}) > 1 and len({each.label for each in found}) > 1
+
+
+def test_a_prediction_is_of_plain_values():
+    (found,) = rc.predict(series_network(), series((4,)))
+    assert isinstance(found, rc.Prediction)
+    assert [type(part) for part in found] == [str, float, int, bool, type(None)]
+    assert 0 < found.probability <= 1
+
+
+def test_one_value_a_step_needs_no_channels():
+    network, rows = series_network(1), series(channels=1)
+    expected = rc.predict(network, rows)
+    assert rc.predict(network, [row[:, 0] for row in rows]) == expected
+    assert rc.predict(network, [row[:, 0].tolist() for row in rows]) == expected
+    assert rc.predict(network, tuple(torch.from_numpy(row) for row in rows)) == expected
+
+
+def test_rows_of_one_array():
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    expected = rc.predict(network, list(rows))
+    assert rc.predict(network, rows) == rc.predict(network, torch.from_numpy(rows)) == expected
+    assert rc.predict(network, rows.tolist()) == expected
+    assert rc.predict(network, rows[:0]) == [] == rc.predict(network, [])
+
+
+def test_whole_numbers_among_the_rows_change_no_other_row():
+    network = series_network(1)
+    whole, broken = np.array([7, 2, 4, 9]), np.array([4.6, 5.5, 3.9, 4.4])
+    expected = [rc.predict(network, [row], rc.Never())[0] for row in (whole, broken)]
+    for order in ([0, 1], [1, 0]):
+        found = rc.predict(network, [(whole, broken)[k] for k in order], rc.Never())
+        assert [each[:3] for each in found] == [
+            (expected[k].label, pytest.approx(expected[k].probability, abs=1e-6), 4) for k in order
+        ]
+
+
+def test_more_rows_than_are_run_at_once():
+    network = series_network()
+    rows = series([1 + k % 11 for k in range(2 * ROWS + 37)])
+    inputs = [torch.from_numpy((row - 5) / 2) for row in rows]
+    found = rc.predict(network, rows, rc.Threshold(0.6))
+    assert len(found) == 2 * ROWS + 37
+    chosen = [0, ROWS - 1, ROWS, 2 * ROWS - 1, 2 * ROWS, 2 * ROWS + 36, *range(100, 400, 7)]
+    assert [found[k][:4] for k in chosen] == by_hand(network, [inputs[k] for k in chosen], rc.Threshold(0.6))
+
+
+@pytest.mark.parametrize("kind", [str, lambda path: path])
+def test_the_rows_of_a_file(kind, tmp_path):
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    np.savez(tmp_path / "data.npz", X=rows, y=["x", "what", "z", "x"])  # nobody asks for its labels
+    assert rc.predict(network, kind(tmp_path / "data.npz")) == rc.predict(network, rows)
+
+
+def test_all_splits_of_a_file_in_order(tmp_path):
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    np.savez(tmp_path / "data.npz", X_test=rows[2:], y_test=[0, 1], X_train=rows[:2], y_train=[0, 1])
+    assert rc.predict(network, tmp_path / "data.npz") == rc.predict(network, rows)
+
+
+def test_a_file_counts_for_itself(tmp_path):
+    network = series_network(1)
+    for split, value in (("TRAIN", 3), ("TEST", 8)):
+        (tmp_path / f"Mine_{split}.tsv").write_text(f"x\t{value}\t{value}\n")
+    assert rc.predict(network, tmp_path / "Mine_TEST.tsv") == rc.predict(network, [[8.0, 8.0]])
+
+
+def test_a_network_without_names_or_front_end():
+    network, rows = lively(rc.Network(rc.cells.GRU(2, 8), 3), 0.2), series()
+    found = rc.predict(network, rows, rc.Threshold(0.6))
+    network.label_names = ("0", "1", "2")
+    assert [each[:4] for each in found] == by_hand(network, map(torch.from_numpy, rows), rc.Threshold(0.6))
+
+
+WRONG_SERIES = {
+    "one row instead of rows": np.zeros(24),
+    "numbers": [1.0, 2.0, 3.0],
+    "a number": 3,
+    "nothing": None,
+    "a dictionary": {"a": np.zeros((3, 2))},
+    "a generator": (row for row in series()),
+    "rows of other widths": [np.zeros((5, 2)), np.zeros((5, 3))],
+    "one value a step": [np.zeros(5)],
+    "too many values a step": np.zeros((4, 5, 3)),
+    "images": np.zeros((4, 5, 2, 2)),
+    "a row of no steps": [np.zeros((0, 2))],
+    "a row of no steps among others": [np.zeros((3, 2)), np.zeros((0, 2))],
+    "infinity": [np.full((3, 2), np.inf)],
+    "names": ["yes", "no"],
+    "text": [[["a", "b"], ["c", "d"]]],
+    "nothing in a list": [None],
+    "a ragged list": [[[1.0, 2.0], [3.0]]],
+    "complex numbers": [np.zeros((3, 2), dtype=complex)],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize("data", WRONG_SERIES.values(), ids=WRONG_SERIES)
+def test_what_is_no_series_is_one_line(data):
+    says(lambda: rc.predict(series_network(), data))
+
+
+@pytest.mark.parametrize("name", ["none.npz", "none.wav", "none"])
+def test_no_such_file_of_series(name, tmp_path):
+    says(lambda: rc.predict(series_network(), tmp_path / name), name)
+
+
+# Sound
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_waveforms(rule):
+    network, waveforms = sound_network(), sounds()
+    inputs = [network.front_end(network.front_end.frames(torch.from_numpy(each))[None])[0][0] for each in waveforms]
+    assert [len(each) for each in inputs] == [81, 12, 1, 1, 131]
+    found = rc.predict(network, waveforms, rule)
+    assert [each[:4] for each in found] == by_hand(network, inputs, rule)
+    if rule == rc.Threshold(0.6):
+        assert len({each.steps for each in found}) > 2
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_what_was_heard_of_each(rule):
+    waveforms = sounds()
+    for found, waveform in zip(rc.predict(sound_network(), waveforms, rule), waveforms, strict=True):
+        assert found.milliseconds == min(len(waveform) / 16, 10 * (found.steps - 1) + 212.5)
+        assert type(found.milliseconds) is float
+
+
+def test_an_answer_depends_on_nothing_that_was_not_heard():
+    network, (waveform, *_) = sound_network(), sounds()
+    (found,) = rc.predict(network, waveform, rc.FireAt([30]))
+    assert found.milliseconds == 290 + 212.5
+    heard = round(16 * found.milliseconds)
+    changed, touched = waveform.copy(), waveform.copy()
+    changed[heard:] = 0.9
+    touched[heard - 100 :] = 0.9
+    assert rc.predict(network, changed, rc.FireAt([30])) == [found]
+    assert rc.predict(network, touched, rc.FireAt([30])) != [found]
+
+
+def test_files_and_waveforms_alone_in_lists_and_mixed(tmp_path):
+    network = sound_network()
+    waveforms = [written(tmp_path / f"{k}.wav", each) for k, each in enumerate(sounds())]
+    files = [tmp_path / f"{k}.wav" for k in range(5)]
+    expected = rc.predict(network, waveforms)
+    assert rc.predict(network, files) == rc.predict(network, tuple(map(str, files))) == expected
+    assert (
+        rc.predict(network, [files[0], waveforms[1], torch.from_numpy(waveforms[2]), *map(str, files[3:])]) == expected
+    )
+    for file, waveform, each in zip(files, waveforms, expected, strict=True):
+        alone = [
+            rc.predict(network, data) for data in (file, str(file), waveform, torch.from_numpy(waveform), [waveform])
+        ]
+        assert all(found == alone[0] for found in alone)
+        assert alone[0][0][::2] == each[::2] and alone[0][0].probability == pytest.approx(each.probability, abs=1e-5)
+    block = np.stack([waveforms[0], waveforms[0][::-1]])
+    assert rc.predict(network, block) == rc.predict(network, list(block))
+
+
+def test_a_file_at_another_rate_is_brought_to_the_networks(tmp_path):
+    pytest.importorskip("soxr")
+    written(tmp_path / "slow.wav", sounds()[1], rate=8000)
+    (found,) = rc.predict(sound_network(), tmp_path / "slow.wav", rc.Never())
+    assert found.milliseconds == 5000 / 8 and found.steps == 1 + 10000 // 160 - 20
+
+
+WRONG_SOUND = {
+    "bytes": np.zeros(16000, dtype=np.int16),
+    "two channels": np.zeros((2, 2, 100), dtype=np.float32),
+    "no samples": np.zeros(0, dtype=np.float32),
+    "a number": 3.0,
+    "nothing": None,
+    "nothing in a list": [None],
+    "numbers": [0.1, 0.2],
+    "names in an array": np.array(["a.wav", "b.wav"]),
+    "not a number": np.full(100, math.nan),
+    "infinity": [np.full(100, math.inf, dtype=np.float32)],
+    "a dictionary": {"waveform": np.zeros(100)},
+}
+
+
+@pytest.mark.parametrize("data", WRONG_SOUND.values(), ids=WRONG_SOUND)
+def test_what_is_no_sound_is_one_line(data):
+    says(lambda: rc.predict(sound_network(), data))
+
+
+def test_a_file_that_is_not_there_or_no_sound(tmp_path):
+    (tmp_path / "notes.wav").write_text("these are notes")
+    says(lambda: rc.predict(sound_network(), tmp_path / "notes.wav"), "notes.wav", error=BadData)
+    says(lambda: rc.predict(sound_network(), tmp_path / "none.wav"), "none.wav", error=FileNotFoundError)
+
+
+# Images
+
+
+def test_images_of_bytes():
+    network = image_network()
+    images = torch.randint(17, (6, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    inputs, _ = LatencyCode(16, 5, (1, 8, 8))(images)
+    rule = rc.Threshold(0.3)
+    found = rc.predict(network, images, rule)
+    assert [each[:4] for each in found] == by_hand(network, inputs, rule)
+    assert len({each.steps for each in found}) > 1
+    assert all(each.milliseconds is None for each in found)
+    for same in (images.numpy(), list(images), images[:, None], images.flatten(1), images.long(), images.tolist()):
+        assert rc.predict(network, same, rule) == found
+
+
+WRONG_IMAGES = {
+    "one image instead of images": np.zeros((8, 8), dtype=np.uint8),
+    "small ones": np.zeros((3, 4, 4), dtype=np.uint8),
+    "of different heights": [np.full((8, 8), 3, dtype=np.uint8), np.full((6, 8), 3, dtype=np.uint8)],
+    "of different widths": [np.full((8, 8), 3, dtype=np.uint8), np.full((8, 6), 3, dtype=np.uint8)],
+    "of numbers in 0…1": np.zeros((3, 8, 8)),
+    "too dark": np.full((3, 8, 8), 17),
+    "a file": "digit.png",
+}
+
+
+@pytest.mark.parametrize("data", WRONG_IMAGES.values(), ids=WRONG_IMAGES)
+def test_what_is_no_image_is_one_line(data):
+    says(lambda: rc.predict(image_network(), data))
+
+
+# A network from a file
+
+
+@pytest.mark.parametrize("make", [series_network, sound_network, image_network])
+def test_a_network_that_was_saved_predicts_the_same(make, tmp_path):
+    network = make()
+    data = {
+        "series_network": series(),
+        "sound_network": sounds(),
+        "image_network": torch.randint(17, (4, 8, 8), dtype=torch.uint8),
+    }[make.__name__]
+    rc.save(network, tmp_path / "model")
+    again = rc.load(tmp_path / "model")
+    found = rc.predict(network, data, rc.Threshold(0.5))
+    assert rc.predict(again, data, rc.Threshold(0.5)) == found
+    assert {each.label for each in found} <= set(network.label_names)
+
+
+def test_prediction_leaves_the_network_as_it_was():
+    network = series_network().train()
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    rc.predict(network, series())
+    assert network.training and all(weight.equal(before[name]) for name, weight in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
