@@ -252,8 +252,8 @@ def test_evaluate_where_the_data_is_now(trained, tmp_path, capsys):
     says(["evaluate", "run", *CPU], "gone.npz")
     shutil.copy(trained / "levels.npz", "moved.npz")
     reports = []
-    for arguments in (["run", "--data", "moved.npz"], [str(trained / "series-run")]):
-        main(["evaluate", *arguments, *CPU, "--json"])
+    for run in (["run", "--data", "moved.npz"], [str(trained / "series-run")]):
+        main(["evaluate", *run, *CPU, "--json"])
         reports.append(json.loads(capsys.readouterr().out))
     assert reports[0] == reports[1] and reports[0]["report"]["rows"] == 12
 
@@ -382,6 +382,18 @@ def test_a_broken_file_among_good_ones(trained, capsys):
     said = capsys.readouterr()
     assert [json.loads(line)["from"] for line in said.out.splitlines()] == ["folder/a.wav", "folder/c.wav"]
     assert said.err.count("left out: ") == 1 and "folder/b.wav is cut short" in said.err
+
+
+def test_many_files_one_of_them_broken(trained, capsys):
+    files = [tone(Path("folder", f"{number:03}.wav"), 300 + 40 * number, 0.23) for number in range(140)]
+    files.pop(70).write_bytes(b"")
+    main(["predict", str(trained / "sound-run"), "folder", *CPU, "--json", "--skip-bad"])
+    found = lines(capsys)
+    assert [each["from"] for each in found] == [str(file) for file in files]
+    expected = rc.predict(RunFolder(trained / "sound-run").model(), files)
+    assert [each["label"] for each in found] == [each.label for each in expected]
+    assert {each.label for each in expected} == {"deep", "high"}
+    assert [each["steps"] for each in found] == [each.steps for each in expected]
 
 
 def test_what_a_folder_hides_is_not_asked_for(trained, capsys):

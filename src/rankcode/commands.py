@@ -164,6 +164,8 @@ class Tradeoff:
     """Which data."""
     model: Literal["best", "last"] | None = None
     """Which weights of the run. Default: those the training finished with."""
+    data: str | None = None
+    """Where the data of the runs' task is, if it is no longer where training found it."""
     output: str = "tradeoff"
     """Files to write: OUTPUT.png and OUTPUT.json."""
     test_rows: int | None = None
@@ -178,7 +180,8 @@ class Tradeoff:
             raise ValueError("name the folder of at least one run")
         Path(self.output).parent.mkdir(parents=True, exist_ok=True)
         written = {path: RunFolder(path).config() for path in self.run_folders}
-        tasks = [written_task(config, self.test_rows) for config in written.values()]
+        tasks = [written_task(config, self.test_rows, self.data) for config in written.values()]
+        tasks = [replace(task, augment=False) if hasattr(task, "augment") else task for task in tasks]  # not in tests
         for path, task in zip(written, tasks, strict=True):
             if task != tasks[0]:
                 raise ValueError(f"{path} is a run of {task}, {self.run_folders[0]} one of {tasks[0]}")

@@ -156,6 +156,60 @@ def test_a_folder_with_a_file_for_each_split(tmp_path):
         assert len(which(task, "validation")) == 4
 
 
+# Arrays
+
+
+def test_arrays_give_the_task_of_a_file_that_holds_them(tmp_path):
+    random = np.random.default_rng(0)
+    values, lengths = random.normal(size=(30, 9, 3)).astype(np.float32), random.integers(2, 10, 30)
+    labels = np.array(["c", "a", "b"] * 10)
+    expected = OwnData(saved(tmp_path / "data.npz", X=values, y=labels, lengths=lengths), split_seed=3)
+    rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
+    for task in (
+        OwnData.of(values, labels, lengths, split_seed=3),
+        OwnData.of(torch.from_numpy(values), labels.tolist(), torch.from_numpy(lengths), split_seed=3),
+        OwnData.of(rows, labels.astype(object), split_seed=3),
+        OwnData.of([row.tolist() for row in rows], labels, split_seed=3),
+    ):
+        assert (task.label_names, task.features) == (("a", "b", "c"), (3,))
+        assert all(content(task, split) == content(expected, split) for split in SPLITS)
+        assert task.front_end == expected.front_end
+
+
+def test_arrays_of_one_value_a_step_and_splits_that_are_given():
+    values, labels = np.arange(20.0)[:, None], np.arange(20) % 2
+    test = ([[50.0, 51.0], [60.0]], [0, 1])
+    task = OwnData.of(values, labels, validation=(values + 30, labels), test=test)
+    assert which(task, "train") == list(range(20)) and which(task, "validation") == list(range(30, 50))
+    assert content(task, "test") == [([[50], [51]], "0"), ([[60]], "1")]
+    made = OwnData.of(values, labels, test=test)
+    assert sorted(which(made, "train") + which(made, "validation")) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "says_so"),
+    [
+        (np.zeros((4, 3)), [0, 1], "y of the train split must be"),
+        (np.zeros(4), [0, 1, 0, 1], "X of the train split must be"),
+        ([np.zeros((3, 2)), np.zeros((3, 1))], [0, 1], "differ in channels"),
+        ([["a"], ["b"]], [0, 1], "must be numbers"),
+        ([], [], "must be numbers"),
+        (np.zeros((4, 3)), [0.5, 1, 0, 1], "label 0.5"),
+    ],
+)
+def test_arrays_that_do_not_go_together(X, y, says_so):  # noqa: N803
+    says(lambda: OwnData.of(X, y), says_so)
+
+
+def test_bad_rows_of_arrays_are_named_or_left_out_and_listed():
+    values = np.arange(40.0).reshape(20, 2)
+    values[7, 1] = math.inf
+    says(lambda: OwnData.of(values, np.arange(20) % 2), "X[7] of train", "infinite")
+    task = OwnData.of(values, np.arange(20) % 2, skip_bad=True)
+    assert sum(getattr(task, split).size for split in SPLITS) == 19
+    assert len(task.left_out) == 1 and "X[7] of train" in task.left_out[0]
+
+
 # Names of the classes
 
 
@@ -602,6 +656,7 @@ def test_a_label_the_network_was_not_taught_is_named_or_left_out(tmp_path):
     says(lambda: rows_for(network, path), "other.npz", "not taught the label 'what'", "--skip-bad")
     source = rows_for(network, path, skip_bad=True)
     assert source.labels.tolist() == [1, 0]
+    assert len(source.left_out) == 2 and all("other.npz" in line and "'what'" in line for line in source.left_out)
     assert next(source.scan(9, "cpu")).inputs.flatten().tolist() == [0, 2]
     strangers = taught(["left", "right"], Standardise((0.0,), (1.0,)))
     says(lambda: rows_for(strangers, path, skip_bad=True), "other.npz", "no row with a label")

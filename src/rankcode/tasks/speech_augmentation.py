@@ -21,17 +21,17 @@ class SpeechAugmentation:
     """Frames of background noise [frames, bands]; without them none is added."""
     shift: int = 10
     """Largest shift in time, in frames."""
-    gain: float = 2.0
-    """Largest change in loudness, in ln of power: 2 is 8.7 dB."""
-    band_gain: float = 0.5
+    gain: float = 0.5
+    """Largest change in loudness, in ln of power: 0.5 is 2 dB."""
+    band_gain: float = 0.15
     """Standard deviation of the change of each band."""
-    noise_share: float = 0.8
+    noise_share: float = 0.3
     """Share of recordings that get noise."""
-    noise_volume: float = 0.2
+    noise_volume: float = 0.1
     """Largest volume of the noise, against how it was recorded."""
     band_mask: int = 4
     """Most bands that are masked."""
-    time_mask: int = 12
+    time_mask: int = 8
     """Most frames that are masked, in each of two stretches."""
 
     def __call__(self, stored: Tensor, lengths: Tensor | None, generator: torch.Generator) -> Tensor:
