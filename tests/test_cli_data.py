@@ -256,6 +256,10 @@ def test_evaluate_where_the_data_is_now(trained, tmp_path, capsys):
         main(["evaluate", *run, *CPU, "--json"])
         reports.append(json.loads(capsys.readouterr().out))
     assert reports[0] == reports[1] and reports[0]["report"]["rows"] == 12
+    says(["tradeoff", "run", *CPU], "gone.npz")
+    main(["tradeoff", "run", "--data", "moved.npz", *CPU, "--thresholds", "0.9"])
+    curve = json.loads(Path("tradeoff.json").read_text())["curves"]["run"]
+    assert curve["accuracy"] == pytest.approx([reports[0]["report"]["accuracy"]])
 
 
 def test_evaluate_on_other_data(trained, capsys):
@@ -500,6 +504,7 @@ ARGUMENTS = [
     "evaluate run",
     "evaluate run --data moved --skip-bad --json --device cpu --threshold 0.8 --split validation",
     "evaluate run --on other.npz --model last --alpha 0.1",
+    "tradeoff run other --data moved --thresholds 0.5 0.9 --device cpu",
     "predict run a.wav",
     "predict run a.wav b.wav folder --threshold 0.9 --json --skip-bad --device cpu",
     "predict model.safetensors rows.tsv",
@@ -520,7 +525,7 @@ def test_what_arguments_mean():
     found = arguments.parse(COMMANDS, ARGUMENTS[1].split())
     assert (found.task, found.data, found.augment, found.skip_bad) == ("speech-commands", "somewhere", True, True)
     assert (found.hidden, found.cell, found.layers, found.training) == (256, "gru", 2, rc.Training())
-    found = arguments.parse(COMMANDS, ARGUMENTS[7].split())
+    found = arguments.parse(COMMANDS, ARGUMENTS[8].split())
     assert found == commands.Predict("run", ("a.wav", "b.wav", "folder"), 0.9, True, "cpu", True)
     assert arguments.parse(COMMANDS, ["data", "mnist", "--to", "x"]) == commands.Data("mnist", "x")
 

@@ -159,6 +159,16 @@ def test_the_rows_of_a_file(kind, tmp_path):
     assert rc.predict(network, kind(tmp_path / "data.npz")) == rc.predict(network, rows)
 
 
+def test_a_file_without_labels(tmp_path):
+    network, rows = series_network(), np.random.default_rng(0).normal(size=(3, 6, 2))
+    lengths = np.array([6, 2, 5])
+    np.savez(tmp_path / "data.npz", X=rows, lengths=lengths)
+    expected = rc.predict(network, [row[:length] for row, length in zip(rows, lengths, strict=True)])
+    assert rc.predict(network, tmp_path / "data.npz") == expected
+    (tmp_path / "data.npz").write_bytes(b"PK rubbish")
+    says(lambda: rc.predict(network, tmp_path / "data.npz"), "data.npz")
+
+
 def test_all_splits_of_a_file_in_order(tmp_path):
     network, rows = series_network(), np.stack(series((6,) * 4))
     np.savez(tmp_path / "data.npz", X_test=rows[2:], y_test=[0, 1], X_train=rows[:2], y_train=[0, 1])

@@ -30,7 +30,8 @@ def test_missing_values_do_not_count():
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.3, 1e8])
 def test_a_channel_that_never_changes_keeps_its_scale(value):
-    found = Standardise.of([torch.full((1000, 1), value), torch.full((7, 1), value)])
+    constant = [torch.full((steps, 1), value, dtype=torch.float64) for steps in (1000, 7)]
+    found = Standardise.of(constant)
     assert found.deviation == (1,)
     inputs, _ = found(torch.tensor([[[value], [value + 3]]]))
     assert inputs.flatten().tolist() == pytest.approx([0, 3], abs=1e-6 * (1 + abs(value)))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from rankcode.audio import Audio
-from rankcode.audio_files import SUFFIXES, read_audio
+from rankcode.audio_files import read_audio
 from rankcode.data import BadData
 from rankcode.demo import Demo
 from rankcode.distributed import own_device
@@ -28,6 +28,7 @@ from rankcode.run_folder import RunFolder, free_folder
 from rankcode.settings import ObjectiveName, named_objective, named_task, read_beta, written_objective, written_task
 from rankcode.standard_network import UNITS, CellName, standard_network
 from rankcode.tasks import TASKS, rows_for
+from rankcode.tasks.sound import sound_files
 from rankcode.training import Training, fit
 
 
@@ -226,6 +227,8 @@ class Predict:
     """Print a line of JSON for each answer instead of a table."""
 
     def run(self) -> None:
+        if not self.files:
+            raise ValueError("name at least one file")
         network, rule = _trained(self.model)
         network.to(own_device(self.device))
         if self.threshold is not None:
@@ -324,7 +327,7 @@ def _sound_files(path: Path) -> list[Path]:
     """The sound files in a folder; a file as it is."""
     if not path.is_dir():
         return [path]
-    found = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES)
+    found = [path / name for name in sound_files(path)]
     if not found:
         raise ValueError(f"there is no sound file in {path}")
     return found

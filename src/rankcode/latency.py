@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -42,4 +43,6 @@ class LatencyCode:
         return self.shape
 
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if stored[0].numel() != math.prod(self.shape):
+            raise ValueError(f"images must have shape {list(self.shape)}, not {list(stored.shape[1:])}")
         return latency_code(stored.reshape(len(stored), *self.shape), self.levels, self.steps), None

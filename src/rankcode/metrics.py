@@ -39,6 +39,9 @@ def source_for(network: Network, source: Source) -> Source:
     """Raw data as this network reads them: its own front end takes the place of the one the data came with."""
     if network.front_end is None or not (isinstance(source, Rows) and type(source.encode) in FRONT_ENDS.values()):
         return source
+    if type(source.encode) is not type(network.front_end):
+        own, other = type(network.front_end).__name__, type(source.encode).__name__
+        raise ValueError(f"the network reads what {own} makes of data, and this data goes through {other}")
     source = copy(source)
     source.encode = network.front_end
     return source

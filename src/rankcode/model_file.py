@@ -66,7 +66,7 @@ def load(path: str | Path, network: Network | None = None) -> Network:
             network = build(header.get("network", {}), path)
         else:
             deepcopy(network).load_state_dict(weights)  # where it does not fit, the user's network stays as it is
-            _attach(network, header.get("network", {}))
+            _attach(network, header.get("network", {}), path)
         network.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
@@ -95,22 +95,23 @@ def build(description: dict[str, Any], path: str | Path = "the description") -> 
     try:
         cell, readout = _build(description["cell"], path), _build(description["readout"], path)
         network = Network(cell, description["outputs"], readout, description["activation"])
-        _attach(network, description)
+        _attach(network, description, path)
         return network.to({"float32": torch.float32, "float64": torch.float64}[description["dtype"]])
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
 
 
-def _attach(network: Network, description: dict[str, Any]) -> None:
+def _attach(network: Network, description: dict[str, Any], path: str | Path) -> None:
     """The front end and the names of the classes, where the description has them."""
-    if "front_end" in description:
-        settings: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in description["front_end"].items()
-        }
-        kind: Any = FRONT_ENDS[str(settings.pop("kind"))]
-        network.front_end = kind(**settings)
-    if "label_names" in description:
-        network.label_names = tuple(str(name) for name in description["label_names"])
+    try:
+        front_end, names = description.get("front_end"), description.get("label_names")
+        if front_end is not None:
+            settings: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in front_end.items()}
+            network.front_end = FRONT_ENDS[settings.pop("kind")](**settings)
+        if names is not None:
+            network.label_names = tuple(str(name) for name in names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
 
 
 def _describe(module: nn.Module) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from rankcode.audio import Audio
 from rankcode.audio_files import read_audio
+from rankcode.data import BadData
 from rankcode.decision import Decision
 from rankcode.inference import decide
+from rankcode.latency import LatencyCode
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.standardise import Standardise
-from rankcode.tasks.series_files import read_series
+from rankcode.tasks.series_files import read_series, series_of
 
 ROWS = 256  # at once
 
@@ -41,10 +44,10 @@ def predict(network: Network, data: Any, rule: Rule | None = None) -> list[Predi
     """
     one_waveform = isinstance(network.front_end, Audio) and not isinstance(data, list | tuple) and np.ndim(data) == 1
     if isinstance(data, str | Path) and isinstance(network.front_end, Standardise):
-        data = [row for series in read_series(data, alone=True).values() for row in series.values]
+        data = _rows_of(Path(data))
     elif isinstance(data, str | Path) or one_waveform:
         data = [data]
-    elif not hasattr(data, "__len__"):
+    elif not hasattr(data, "__len__") or isinstance(data, dict):
         raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
     return [each for first in range(0, len(data), ROWS) for each in _predict(network, data[first : first + ROWS], rule)]
 
@@ -59,7 +62,10 @@ def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterat
         samples = torch.tensor([len(waveform) for waveform in waveforms])
         rows = [front_end.frames(waveform) for waveform in waveforms]
     else:
-        rows = [_series(each) for each in data]
+        images = isinstance(front_end, LatencyCode)
+        rows = [_row(each, images) for each in data]
+        if len({row.shape if images else row.shape[1:] for row in rows}) > 1:
+            raise ValueError(f"the {'images' if images else 'rows'} differ in shape")
     stored = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
     lengths: Tensor | None = torch.tensor([len(row) for row in rows], device=device)
     inputs, lengths = (stored, lengths) if front_end is None else front_end(stored, lengths)
@@ -73,10 +79,23 @@ def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterat
         yield Prediction(names[label], float(decision.probabilities[row, label]), steps, fired, heard[row])
 
 
+def _rows_of(path: Path) -> list[Any]:
+    """The rows of a data file; an .npz need not have labels."""
+    if path.suffix.lower() == ".npz" and path.is_file():
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                if "X" in arrays and "y" not in arrays:
+                    lengths = arrays.get("lengths")
+                    return series_of(arrays["X"], np.zeros(len(arrays["X"]), int), lengths).values
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            raise BadData(f"{path}: {' '.join(str(error).split())}") from None
+    return [row for series in read_series(path, alone=True).values() for row in series.values]
+
+
 def _waveform(each: Any, rate: int) -> Tensor:
     if isinstance(each, str | Path):
         return torch.from_numpy(read_audio(each, rate))
-    waveform = torch.as_tensor(each)
+    waveform = _tensor(each)
     if waveform.dim() != 1 or not waveform.is_floating_point() or len(waveform) == 0:
         raise ValueError(
             f"a waveform is [samples] of floating-point numbers in −1…1, not {waveform.dtype} {list(waveform.shape)}"
@@ -86,8 +105,18 @@ def _waveform(each: Any, rate: int) -> Tensor:
     return waveform
 
 
-def _series(each: Any) -> Tensor:
+def _row(each: Any, image: bool) -> Tensor:
     if isinstance(each, str | Path):
         raise ValueError(f"cannot read {each}: the network does not read sound; give its rows as an array")
-    row = torch.as_tensor(each)
+    row = _tensor(each)
+    if row.dim() == 0 or row.is_complex():
+        raise ValueError(f"a row is [steps] or [steps, channels] of numbers, not {row.dtype} {list(row.shape)}")
+    row = row if image else row.to(torch.promote_types(row.dtype, torch.float32))
     return row[:, None] if row.dim() == 1 else row
+
+
+def _tensor(each: Any) -> Tensor:
+    try:
+        return torch.as_tensor(each)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"cannot read numbers from a {type(each).__name__}: {error}") from None

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
 from rankcode.rules import Rule, Threshold
 from rankcode.tasks import TASKS, OwnData
+from rankcode.tasks.own_data import ARRAYS
 
 ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
 
@@ -32,7 +33,7 @@ def written_task(written: dict[str, Any], test_rows: int | None = None, data: st
     """The task that config.json names; `data` is where its data is now."""
     settings = dict(written["task"])
     name = settings.pop("name", None)
-    if name not in TASKS and name != OwnData.name:
+    if (name not in TASKS and name != OwnData.name) or settings.get("path") == ARRAYS:
         raise ValueError(f"the run was trained from Python on {name}: use it from Python too")
     if test_rows is not None:
         if "test_rows" not in settings or test_rows < 1:

@@ -61,9 +61,9 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     if not (isinstance(network, Network) and isinstance(objective, Objective) and isinstance(config, Training)):
         raise ValueError("fit takes a Network, a task, an objective such as AtSpike(0.95), and a Training")
     device = own_device(config.device)
-    for part in ("front_end", "label_names"):
-        if getattr(task, part, None) is not None:
-            setattr(network, part, getattr(task, part))
+    network.front_end = getattr(task, "front_end", None) or network.front_end
+    names = getattr(task, "label_names", None)
+    network.label_names = tuple(names) if names and len(names) == network.classes else network.label_names
     source = split_of(task, "train")
     held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
     spike_rule = _spike_rule(network, objective, config)

@@ -23,6 +23,7 @@ from rankcode.front_ends import Audio, Standardise
 from .series_files import Series, is_series, read_series, series_of
 from .sound import NOISE, Sound, folders, sound_files
 
+ARRAYS = "arrays"  # the path of data that came from no path
 OTHER = "unknown"  # the class that stands for every label a network was not taught
 
 
@@ -95,6 +96,7 @@ class OwnData:
     name: ClassVar[str] = "own-data"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", str(self.path))
         for option in ("validation_share", "test_share"):
             if not 0 < getattr(self, option) < 1:
                 raise ValueError(f"{option} must be between 0 and 1, not {getattr(self, option)}")
@@ -103,7 +105,7 @@ class OwnData:
     def of(cls, X, y, lengths=None, validation=None, test=None, **settings: Any) -> OwnData:  # noqa: N803
         """From arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths, and y of
         numbers or strings. `validation` and `test` are (X, y[, lengths]) where they are not to be split off."""
-        task, left_out = cls("arrays", **settings), []
+        task, left_out = cls(ARRAYS, **settings), []
         given = {"train": (X, y, lengths), "validation": validation, "test": test}
         found = {
             split: series_of(*arrays, split=split, skipped=left_out if task.skip_bad else None)
@@ -234,6 +236,6 @@ def set_aside(index: np.ndarray, labels: np.ndarray, share: float, seed: tuple[i
 
 def in_order(names: set[str]) -> tuple[str, ...]:
     try:
-        return tuple(sorted(names, key=float))
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
     except ValueError:
         return tuple(sorted(names))
