@@ -177,7 +177,7 @@ def make(kind, outputs, dtype, rows, steps, seed, scale=2.0):
 
 def engines_for(network):
     whole = type(network.cell) in (rc.cells.LSTM, rc.cells.GRU)
-    return ["reference", "stepwise", *(["whole"] if whole else [])]
+    return ["reference", "stepwise", *(["whole", "cpu"] if whole else [])]
 
 
 def compare(kind, network, inputs, labels, lengths, objective, theta, beta):

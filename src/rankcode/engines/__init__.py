@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rankcode.engines import reference, stepwise, whole
+from rankcode.engines import cpu, reference, stepwise, whole
 from rankcode.engines.run import Engine, Keep, Run
 from rankcode.network import Network
 from rankcode.rules import Rule
 
-ENGINES: dict[str, Engine] = {"reference": reference.run, "stepwise": stepwise.run, "whole": whole.run}
+ENGINES: dict[str, Engine] = {"reference": reference.run, "stepwise": stepwise.run, "whole": whole.run, "cpu": cpu.run}
 
 
 class Choice(NamedTuple):
@@ -31,6 +31,8 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         raise ValueError(f"there is no engine {engine!r}: choose from auto, {', '.join(ENGINES)}")
     if inputs.is_cuda and whole.can_run(network) is None:
         return Choice("whole", "on a GPU PyTorch's own kernels beat a loop over steps")
+    if cpu.can_run(network, inputs) is None:
+        return Choice("cpu", "fused steps, and rows that have answered cost nothing")
     return Choice("stepwise", "runs any cell on any device")
 
 

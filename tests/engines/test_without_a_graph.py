@@ -1,0 +1,151 @@
+"""The engines with no graph per step give what `reference` gives, with every rule and whatever follows the answer."""
+
+import pytest
+import torch
+from torch import nn
+
+import rankcode as rc
+from rankcode.engines import choose, cpu, run, whole
+
+RULES = {
+    "threshold": rc.Threshold(0.45),
+    "some classes": rc.Threshold(0.4, classes=(0, 2)),
+    "steps": rc.StepThresholds((0.9, 0.6, 0.4)),
+    "planted": rc.FireAt([1, 3, 9, 4, 2, 7]),
+    "patience": rc.Patience(rc.Threshold(0.4), 2),
+    "never": rc.Never(),
+}
+
+
+def example(kind=rc.cells.LSTM, layers=1):
+    torch.manual_seed(3)
+    network = rc.Network(kind(4, 5, layers), 3).double()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.8)
+    return network, torch.randn(6, 9, 4, dtype=torch.float64), torch.tensor([9, 5, 9, 7, 1, 8])
+
+
+def gradients(network, result):
+    network.zero_grad(set_to_none=True)
+    (result.logits * (1 + result.step[:, None]) * torch.arange(1.0, 4)).sum().backward()
+    return [parameter.grad for parameter in network.parameters()]
+
+
+both_engines = pytest.mark.parametrize("engine", ["whole", "cpu"])
+
+
+@both_engines
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize(("kind", "layers"), [(rc.cells.LSTM, 1), (rc.cells.LSTM, 2), (rc.cells.GRU, 2)])
+def test_equals_the_reference(kind, layers, rule, keep, engine):
+    network, inputs, lengths = example(kind, layers)
+    expected, got = (run(network, inputs, lengths, rule, keep, engine) for engine in ("reference", engine))
+    assert torch.equal(expected.decision.label, got.decision.label)
+    assert torch.equal(expected.decision.steps, got.decision.steps)
+    assert torch.equal(expected.decision.fired, got.decision.fired)
+    torch.testing.assert_close(expected.decision.probabilities, got.decision.probabilities)
+    entries = [torch.stack([part.row, part.step], 1).tolist() for part in (expected, got)]
+    order = [sorted(range(len(each)), key=each.__getitem__) for each in entries]
+    assert [entries[0][k] for k in order[0]] == [entries[1][k] for k in order[1]]
+    torch.testing.assert_close(expected.logits[order[0]], got.logits[order[1]])
+    for one, other in zip(gradients(network, expected), gradients(network, got), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@both_engines
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf")])
+def test_what_follows_the_answer_changes_nothing(rubbish, engine):
+    network, inputs, lengths = example()
+    steps = torch.tensor([1, 3, 9, 4, 1, 7])
+    clean = run(network, inputs, lengths, rc.FireAt(steps), "answer", engine)
+    before = gradients(network, clean)
+    inputs[torch.arange(9) >= steps[:, None]] = rubbish
+    dirty = run(network, inputs, lengths, rc.FireAt(steps), "answer", engine)
+    assert torch.equal(clean.logits, dirty.logits)
+    for one, other in zip(before, gradients(network, dirty), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+@both_engines
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])
+def test_gradients_of_the_inputs_too(kind, keep, engine):
+    network, inputs, lengths = example(kind, layers=2)
+    found = []
+    for name in ("reference", engine):
+        inputs = inputs.detach().requires_grad_()
+        gradients(network, run(network, inputs, lengths, rc.Threshold(0.45), keep, name))
+        found.append(inputs.grad)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
+
+
+@both_engines
+def test_a_second_backward_pass_gives_the_same(engine):
+    network, inputs, lengths = example()
+    result = run(network, inputs, lengths, rc.Threshold(0.45), "answer", engine)
+    result.logits.sum().backward(retain_graph=True)
+    first = [parameter.grad.clone() for parameter in network.parameters()]
+    network.zero_grad()
+    result.logits.sum().backward()
+    for one, other in zip(first, [parameter.grad for parameter in network.parameters()], strict=True):
+        assert torch.equal(one, other)
+
+
+@both_engines
+def test_frozen_weights_get_no_gradient(engine):
+    network, inputs, lengths = example()
+    network.cell.weight_hh_l0.requires_grad_(False)
+    run(network, inputs, lengths, rc.Threshold(0.45), "answer", engine).logits.sum().backward()
+    assert network.cell.weight_hh_l0.grad is None and network.cell.weight_ih_l0.grad is not None
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4, 9, 50])
+def test_the_length_of_a_block_changes_nothing(block, monkeypatch):
+    network, inputs, lengths = example(rc.cells.GRU)
+    expected = run(network, inputs, lengths, rc.Patience(rc.Threshold(0.4), 2), "answer", "reference")
+    monkeypatch.setattr(cpu, "BLOCK", block)
+    got = run(network, inputs, lengths, rc.Patience(rc.Threshold(0.4), 2), "answer", "cpu")
+    assert torch.equal(expected.decision.steps, got.decision.steps)
+    for one, other in zip(gradients(network, expected), gradients(network, got), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_saved_follows_the_steps_read():
+    network, inputs = rc.Network(rc.cells.LSTM(4, 8), 3), torch.randn(64, 40, 4)
+    lengths = torch.full((64,), 40)
+
+    def saved(steps):
+        held = []
+        cpu._Fused.forward(holder := Held(), inputs, network, lengths, rc.FireAt(steps), "answer")
+        for block in holder.blocks:
+            held += [part for layer in block.saved for part in layer]
+        return sum(part.numel() for part in held)
+
+    everything, early = saved(40), saved(8)
+    assert early < everything / 4.5  # 8 of 40 steps, and the state before each block
+
+
+class Held:
+    """What autograd hands to a function, as far as `forward` uses it."""
+
+    needs_input_grad = (False, True)
+
+    def save_for_backward(self, *_): ...
+    def mark_non_differentiable(self, *_): ...
+
+
+def test_what_it_cannot_run_it_says():
+    network, inputs, lengths = rc.Network(rc.cells.LIF(4, 3, emits="membranes"), 3), torch.randn(2, 3, 4), [3, 3]
+    with pytest.raises(ValueError, match="the engine whole cannot run this network: LIF is not"):
+        run(network, inputs, torch.tensor(lengths), rc.Never(), "answer", "whole")
+    lstm = rc.Network(rc.cells.LSTM(4, 5), 3)
+    assert whole.can_run(lstm) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "float32" in (whole.can_run(lstm) or "")
+    for part, reason in ((nn.Dropout(0.1), "dropout"), (nn.Identity(), None)):
+        network = rc.Network(rc.cells.LSTM(4, 5), 3, nn.Sequential(nn.Linear(5, 3), part))
+        assert reason is None or reason in (cpu.can_run(network, inputs) or "")
+        assert cpu.can_run(network.eval(), inputs) is None
+    assert choose(lstm, inputs, rc.Never()).name == "cpu"
+    assert choose(network, inputs, rc.Never()).name == "cpu"
