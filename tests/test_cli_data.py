@@ -100,9 +100,12 @@ def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
         "augment": False,
         "context": 10,
         "skip_bad": False,
+        "fingerprint": written["task"]["fingerprint"],
     }
     assert written["network"]["label_names"] == ["high", "low"]
-    assert settings.written_task(written) == OwnData(str(trained / "levels.npz"))
+    task = OwnData(str(trained / "levels.npz"))
+    assert task != settings.written_task(written)
+    assert task.classes == 2 and task == settings.written_task(written)  # it is known once it was read
     main(["evaluate", str(trained / "series-run"), *CPU])
     text = capsys.readouterr().out
     assert "on 12 test rows" in text and "high " in text and "low " in text and "heard" not in text
@@ -651,3 +654,49 @@ def test_speakers_are_told_apart_early(capsys):
     assert report["accuracy"] > 0.85
     assert report["mean_steps"] < 10 and report["earliness"] < 0.65  # they are 15.6 steps long on average
     assert report["fired"] > 0.7
+
+
+def test_classes_are_compared_by_name(trained, tmp_path, capsys):
+    """Data with other classes is never scored as if they were the network's."""
+    with np.load(trained / "levels.npz") as arrays:
+        content = dict(arrays)
+    content["y"] = np.char.add("my_", content["y"])
+    np.savez(tmp_path / "renamed.npz", **content)
+    run = str(trained / "series-run")
+    says(
+        ["evaluate", run, *CPU, "--data", str(tmp_path / "renamed.npz")], "renamed.npz is no longer what was trained on"
+    )
+    says(["evaluate", run, *CPU, "--on", str(tmp_path / "renamed.npz")], "was not taught the label 'my_")
+    network = rc.load(trained / "series-run")
+    with pytest.raises(ValueError, match="the classes of the network are high, low, those of the data my_high, my_low"):
+        rc.evaluate(network, OwnData(str(tmp_path / "renamed.npz")))
+
+
+def test_a_run_goes_on_where_its_data_was_moved(trained, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    shutil.copy(trained / "levels.npz", tmp_path / "moved.npz")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["task"]["path"] = str(tmp_path / "gone.npz")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    says(["resume", str(tmp_path / "run"), *CPU], "gone.npz", "--data")
+    main(["resume", str(tmp_path / "run"), *CPU, "--data", str(tmp_path / "moved.npz")])
+    assert RunFolder(tmp_path / "run").config()["task"]["path"] == str(tmp_path / "moved.npz")
+
+
+def test_what_training_reads_is_said(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["train", str(trained / "levels.npz"), *CPU, "--units", "2", "--epochs", "1", "--no-progress"])
+    said = capsys.readouterr().err
+    assert "levels.npz: " in said and " training, " in said and "2 classes (high, low)" in said and "steps of" in said
+
+
+def test_a_bad_row_does_not_cost_its_file(trained, tmp_path, capsys):
+    rows = np.zeros((3, 8), np.float32)
+    rows[1, 2] = np.inf
+    np.savez(tmp_path / "new.npz", X=rows)
+    run = str(trained / "series-run")
+    says(["predict", run, str(tmp_path / "new.npz"), *CPU], "new.npz, X[1]", "--skip-bad")
+    main(["predict", run, str(tmp_path / "new.npz"), *CPU, "--skip-bad", "--json"])
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2 and "X[1]" in err
+    says(["predict", run, str(tmp_path / "none.ts"), *CPU, "--skip-bad"], "nothing to answer to")

@@ -114,7 +114,7 @@ class Audio:
         values = power_of(stored)
         values = (values - values.new_tensor(self.mean)) / values.new_tensor(self.deviation)
         inputs = values.unfold(1, 2 * self.context + 1, 1).transpose(2, 3).flatten(2)  # frame by frame
-        return inputs, None if lengths is None else lengths - 2 * self.context
+        return inputs, None if lengths is None else self.steps(lengths)
 
     @property
     def features(self) -> tuple[int, ...]:
@@ -123,6 +123,10 @@ class Audio:
     def frames(self, waveform: Tensor) -> Tensor:
         """Frames of a recording, enough for one step at least: a shorter one is followed by silence."""
         return self.log_mel.frames(F.pad(waveform, (0, max(0, shortest(self.log_mel, self.context) - len(waveform)))))
+
+    def steps(self, lengths: Tensor) -> Tensor:
+        """Steps of recordings of so many frames."""
+        return lengths - 2 * self.context
 
     def heard(self, steps: Tensor, samples: Tensor) -> Tensor:
         """Milliseconds of a recording of so many samples that an answer after so many steps depended on."""

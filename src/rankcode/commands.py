@@ -89,6 +89,8 @@ class Resume:
 
     run_folder: str
     """Folder of the run."""
+    data: str | None = None
+    """Where the data of the run's task is, if it is no longer where training found it."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
 
@@ -97,7 +99,9 @@ class Resume:
         written = folder.config()
         training = Training(**written["training"], folder=self.run_folder, device=self.device, resume=True)
         network = build(written["network"], folder.path / "config.json")
-        _fit(network, written_task(written), written_objective(written["objective"]), training)
+        if self.data is not None:
+            folder.move_data(self.data)
+        _fit(network, written_task(folder.config()), written_objective(written["objective"]), training)
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Evaluate:
     on: str | None = None
     """Evaluate on all of this data instead: any that could be trained on, labelled with the same names."""
     skip_bad: bool = False
-    """Leave out what cannot be used of that data, and say which."""
+    """Leave out what cannot be used of the data, and say which."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
     json: bool = False
@@ -132,7 +136,9 @@ class Evaluate:
         written = folder.config()
         network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
         if self.on is None:
-            task = written_task(written, self.test_rows, self.data)
+            task = written_task(written, self.test_rows, self.data, self.skip_bad)
+        elif self.data is not None or self.test_rows is not None:
+            raise ValueError("--on takes all of its own data: it does not go with --data or --test-rows")
         else:
             task = rows_for(network, self.on, self.skip_bad)
             _say_left_out(task.left_out)
@@ -233,30 +239,35 @@ class Predict:
         network.to(own_device(self.device))
         if self.threshold is not None:
             rule = Threshold(self.threshold)
-        files = [file for name in self.files for file in _sound_files(Path(name))]
-        if not self.json:
-            print("answer         probability   steps   heard   from")
-        for place, answer in self._answers(network, files, rule):
+        answered = 0
+        for place, answer in self._answers(network, rule):
+            answered += 1
             if self.json:
                 print(json.dumps({"from": place, **answer._asdict()}))
                 continue
+            if answered == 1:
+                print("answer         probability   steps   heard   from")
             heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
             silent = "" if answer.fired else "  (did not fire)"
             print(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
+        if answered == 0:
+            raise ValueError("there was nothing to answer to")
 
-    def _answers(self, network: Network, files: list[Path], rule: Rule) -> Iterator[tuple[str, Prediction]]:
-        if isinstance(network.front_end, Audio):
-            rate = network.front_end.log_mel.rate
-            for first in range(0, len(files), 64):
-                names = files[first : first + 64]
-                waveforms = self._usable(lambda file: read_audio(file, rate), names)
-                if waveforms:
-                    answers = predict(network, list(waveforms.values()), rule)
-                    yield from zip(map(str, waveforms), answers, strict=True)
+    def _answers(self, network: Network, rule: Rule) -> Iterator[tuple[str, Prediction]]:
+        if not isinstance(network.front_end, Audio):
+            for file in self.files:
+                skipped: list[str] | None = [] if self.skip_bad else None
+                answers = self._usable(lambda file, bad=skipped: predict(network, file, rule, bad), [Path(file)])
+                _say_left_out(skipped or ())
+                for row, answer in enumerate(next(iter(answers.values()), []), start=1):
+                    yield f"{file}, row {row}", answer
             return
-        for file, answers in self._usable(lambda file: predict(network, file, rule), files).items():
-            for row, answer in enumerate(answers, start=1):
-                yield f"{file}, row {row}", answer
+        files = [file for name in self.files for file in _sound_files(Path(name))]
+        rate = network.front_end.log_mel.rate
+        for first in range(0, len(files), 64):
+            waveforms = self._usable(lambda file: read_audio(file, rate), files[first : first + 64])
+            if waveforms:
+                yield from zip(map(str, waveforms), predict(network, list(waveforms.values()), rule), strict=True)
 
     def _usable(self, read: Callable[[Path], Any], files: list[Path]) -> dict[Path, Any]:
         """What was read of each file; one that cannot be used is an error, or left out and named."""
@@ -264,9 +275,10 @@ class Predict:
         for file in files:
             try:
                 found[file] = read(file)
-            except BadData as error:
+            except (BadData, FileNotFoundError) as error:
                 if not self.skip_bad:
-                    raise BadData(f"{error}; --skip-bad goes on without") from None
+                    hint = "" if "--skip-bad" in str(error) else "; --skip-bad goes on without"
+                    raise type(error)(f"{error}{hint}") from None
                 _say_left_out([str(error)])
         return found
 
@@ -339,6 +351,8 @@ def _say_left_out(lines: Iterable[str]) -> None:
 
 
 def _fit(network: Network, task: Any, objective: Objective, config: Training) -> None:
+    if hasattr(task, "summary"):
+        print(task.summary(), file=sys.stderr)
     _say_left_out(getattr(task, "left_out", ()))
     try:
         history = fit(network, task, objective, config)

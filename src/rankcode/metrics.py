@@ -35,6 +35,15 @@ class Heard(Protocol):
         ...
 
 
+def source_of(network: Network, task, split: str) -> Source:
+    """A split of a task as this network reads it, if it is about the same classes."""
+    names = getattr(task, "label_names", None)
+    if names is not None and network.label_names is not None and tuple(names) != network.label_names:
+        own, other = (", ".join(each[:6]) + ", …" * (len(each) > 6) for each in (network.label_names, tuple(names)))
+        raise ValueError(f"the classes of the network are {own}, those of the data {other}: --on goes by their names")
+    return source_for(network, split_of(task, split))
+
+
 def source_for(network: Network, source: Source) -> Source:
     """Raw data as this network reads them: its own front end takes the place of the one the data came with."""
     if network.front_end is None or not (isinstance(source, Rows) and type(source.encode) in FRONT_ENDS.values()):
@@ -120,7 +129,7 @@ def evaluate(
     """
     device = next(network.parameters()).device
     columns = []  # (label, right, steps, earliness, fired, loss) of each row
-    source = source_for(network, split_of(task, split))
+    source = source_of(network, task, split)
     for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
         inputs, lengths = checked_inputs(network, inputs, lengths)
         labels = checked_labels(network, labels, len(inputs), device)
@@ -205,7 +214,7 @@ def tradeoff(
     device = next(network.parameters()).device
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
     counts = torch.zeros(network.classes, dtype=torch.long)
-    source = source_for(network, split_of(task, split))
+    source = source_of(network, task, split)
     heard, first = torch.zeros(len(thresholds), dtype=torch.float64), 0
     for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
         inputs, lengths = checked_inputs(network, inputs, lengths)

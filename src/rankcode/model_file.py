@@ -46,8 +46,11 @@ def save(network: Network, path: str | Path) -> None:
 
 
 def load(path: str | Path, network: Network | None = None) -> Network:
-    """Read a network from a file, on the CPU; into `network` where it has parts of its own."""
+    """Read a network from a file, or from the folder of a run, on the CPU; into `network` where it has parts of its
+    own."""
     path = Path(path)
+    if (path / "config.json").is_file():  # the folder of a run: the model that it finished with
+        path = path / f"{json.loads((path / 'config.json').read_text())['training']['finish_with']}.safetensors"
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}")
     try:

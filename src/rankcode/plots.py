@@ -58,6 +58,7 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     ]
     lowest, highest = 100 * min(telling, default=0.0), 100 * max(max(curve.accuracy) for curve in curves.values())
     highest = max([highest, *(100 * float(max(accuracy)) for accuracy, _ in (limits or {}).values())])
+    lowest = min(lowest, highest - 5)  # a few hundredths of a point are not to fill the picture
     margin = 0.05 * (highest - lowest) + 0.1
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
     axes.legend(frameon=False, loc="lower right")

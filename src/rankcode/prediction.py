@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -20,7 +19,8 @@ from rankcode.latency import LatencyCode
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.standardise import Standardise
-from rankcode.tasks.series_files import read_series, series_of
+from rankcode.tasks.series_files import read_rows
+from rankcode.tasks.sound import sound_files
 
 ROWS = 256  # at once
 
@@ -35,21 +35,39 @@ class Prediction(NamedTuple):
     milliseconds: float | None  # heard of a recording, look-ahead included; None where the data is not sound
 
 
-def predict(network: Network, data: Any, rule: Rule | None = None) -> list[Prediction]:
+def predict(
+    network: Network, data: Any, rule: Rule | None = None, skipped: list[str] | None = None
+) -> list[Prediction]:
     """What a network answers to raw data, one prediction a row; the rule is by default `Threshold(0.95)`.
 
-    `data`: for a network that reads sound, a file, a waveform [samples] at the network's rate (16 kHz), or a list
-    of either; for one that reads series, a data file, or rows [steps] or [steps, channels] in a list or array; for
-    one that reads images, images of bytes.
+    `data`: for a network that reads sound, a file, a folder, a waveform [samples] at the network's rate (16 kHz), or a
+    list of files or waveforms; for one that reads series, a data file, or rows [steps] or [steps, channels] in a list
+    or array; for one that reads images, images of bytes. A bad row of a data file is an error; where `skipped` is a
+    list, its message is appended there and the row left out.
     """
-    one_waveform = isinstance(network.front_end, Audio) and not isinstance(data, list | tuple) and np.ndim(data) == 1
-    if isinstance(data, str | Path) and isinstance(network.front_end, Standardise):
-        data = _rows_of(Path(data))
-    elif isinstance(data, str | Path) or one_waveform:
+    sound = isinstance(network.front_end, Audio)
+    if isinstance(data, str | Path):
+        return _of_path(network, Path(data), rule, skipped)
+    if sound and not isinstance(data, list | tuple) and np.ndim(data) == 1:
         data = [data]
-    elif not hasattr(data, "__len__") or isinstance(data, dict):
+    elif sound and not isinstance(data, list | tuple) and np.ndim(data) == 2 and np.shape(data)[1] <= 16:
+        raise ValueError(f"a waveform is [samples], not {list(np.shape(data))}: average its channels first")
+    if not hasattr(data, "__len__") or isinstance(data, dict):
         raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
     return [each for first in range(0, len(data), ROWS) for each in _predict(network, data[first : first + ROWS], rule)]
+
+
+def _of_path(network: Network, path: Path, rule: Rule | None, skipped: list[str] | None) -> list[Prediction]:
+    if isinstance(network.front_end, Audio):
+        return predict(network, [path / name for name in sound_files(path)] if path.is_dir() else [path], rule)
+    if not isinstance(network.front_end, Standardise):
+        raise ValueError(f"the network reads neither sound nor series, so not {path}: give it arrays, from Python")
+    try:
+        return predict(network, read_rows(path, skipped), rule)
+    except BadData:
+        raise
+    except ValueError as error:
+        raise BadData(f"{path}: {error}") from None
 
 
 def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterator[Prediction]:
@@ -79,19 +97,6 @@ def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterat
         yield Prediction(names[label], float(decision.probabilities[row, label]), steps, fired, heard[row])
 
 
-def _rows_of(path: Path) -> list[Any]:
-    """The rows of a data file; an .npz need not have labels."""
-    if path.suffix.lower() == ".npz" and path.is_file():
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                if "X" in arrays and "y" not in arrays:
-                    lengths = arrays.get("lengths")
-                    return series_of(arrays["X"], np.zeros(len(arrays["X"]), int), lengths).values
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
-            raise BadData(f"{path}: {' '.join(str(error).split())}") from None
-    return [row for series in read_series(path, alone=True).values() for row in series.values]
-
-
 def _waveform(each: Any, rate: int) -> Tensor:
     if isinstance(each, str | Path):
         return torch.from_numpy(read_audio(each, rate))
@@ -107,7 +112,7 @@ def _waveform(each: Any, rate: int) -> Tensor:
 
 def _row(each: Any, image: bool) -> Tensor:
     if isinstance(each, str | Path):
-        raise ValueError(f"cannot read {each}: the network does not read sound; give its rows as an array")
+        raise ValueError(f"cannot read {each} in a list: the network does not read sound")
     row = _tensor(each)
     if row.dim() == 0 or row.is_complex():
         raise ValueError(f"a row is [steps] or [steps, channels] of numbers, not {row.dtype} {list(row.shape)}")

@@ -50,6 +50,15 @@ class RunFolder:
                 raise ValueError(f"{file} is damaged: it does not say what the {part} is")
         return config
 
+    def move_data(self, path: str) -> None:
+        """Write down that the data of the run's task is elsewhere now."""
+        config = self.config()
+        where = next((name for name in ("data", "path") if name in config["task"]), None)
+        if where is None:
+            raise ValueError(f"the task of {self.path} has no data that could have moved")
+        config["task"][where] = str(Path(path).resolve())
+        write_whole(self.path / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
         """Make the folder, or look into the run it holds: the checkpoint to go on from, or None to start."""
         if self.tensorboard:

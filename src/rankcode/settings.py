@@ -18,7 +18,7 @@ ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
 def named_task(name: str, **options: Any) -> Any:
     """The task of this name, or the user's own data at this path, with those options that were given."""
     own = name not in TASKS
-    if own and not Path(name).exists():
+    if own and not (name and Path(name).exists()):
         raise ValueError(f"there is no task and no data {name!r}: name a path, or one of {', '.join(TASKS)}")
     kind = OwnData if own else TASKS[name]
     given = {option: value for option, value in options.items() if value is not None}
@@ -29,7 +29,9 @@ def named_task(name: str, **options: Any) -> Any:
     return OwnData(str(Path(name).resolve()), **given) if own else kind(**given)
 
 
-def written_task(written: dict[str, Any], test_rows: int | None = None, data: str | None = None) -> Any:
+def written_task(
+    written: dict[str, Any], test_rows: int | None = None, data: str | None = None, skip_bad: bool = False
+) -> Any:
     """The task that config.json names; `data` is where its data is now."""
     settings = dict(written["task"])
     name = settings.pop("name", None)
@@ -44,6 +46,8 @@ def written_task(written: dict[str, Any], test_rows: int | None = None, data: st
         if where is None:
             raise ValueError(f"--data means nothing for {name}")
         settings[where] = data
+    if skip_bad and "skip_bad" in settings:
+        settings["skip_bad"] = True
     try:
         return OwnData(**settings) if name == OwnData.name else TASKS[name](**settings)
     except TypeError:

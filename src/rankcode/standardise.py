@@ -36,6 +36,10 @@ class Standardise:
             inputs = inputs.gather(1, last_seen.clamp(min=0)).masked_fill(last_seen < 0, 0.0)
         return inputs, lengths
 
+    def steps(self, lengths: Tensor) -> Tensor:
+        """Steps of rows of these lengths, as they are stored."""
+        return lengths
+
     @classmethod
     def of(cls, rows: list[Tensor]) -> Standardise:
         """From training rows [steps, channels]; a channel that never changes keeps its scale."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rankcode.data import BadData
-from rankcode.tasks.series_files import is_series, read_series
+from rankcode.tasks.series_files import is_series, read_rows, read_series
 
 UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
 TS = "@univariate false\n@classLabel true a b\n@data\n"
@@ -165,7 +165,7 @@ ONES = np.ones((2, 3))
         (dict(inputs=ONES), ["train"]),
         (dict(X=ONES, X_train=ONES, y=[1, 2]), ["X", "X_train"]),
         (dict(X=np.array([[1], [1, 2]], dtype=object), y=[1, 2]), ["X", "pad", "lengths"]),
-        (dict(X=ONES, y=np.array(["a", 1], dtype=object)), ["y", "strings"]),
+        (dict(X=ONES, y=np.array(["a", 1], dtype=object)), ["y", "y.astype(str)"]),
         (dict(X=np.array([["a", "b"]]), y=[1]), ["X", "numbers"]),
         (dict(X=ONES * 1j, y=[1, 2]), ["X", "complex"]),
         (dict(X=np.ones(3), y=[1, 2, 3]), ["X", "[3]"]),
@@ -639,3 +639,20 @@ def test_a_file_alone_is_read_without_the_splits_beside_it(tmp_path):
     found = read_series(tmp_path / "Set_TEST.tsv", alone=True)
     assert {name: series.labels for name, series in found.items()} == {"train": ["b"]}
     assert read_series(tmp_path, alone=True).keys() == {"train", "test"}
+
+
+def test_arrays_of_no_known_split_are_named(tmp_path):
+    np.savez(tmp_path / "data.npz", X=ONES, y=[0] * len(ONES), X_holdout=ONES, y_holdout=[0] * len(ONES))
+    says(tmp_path / "data.npz", "data.npz", "X_holdout")
+    np.savez(tmp_path / "data.npz", X=ONES, y=[0] * len(ONES), X_Test=ONES, y_Test=[1] * len(ONES))
+    assert set(read_series(tmp_path / "data.npz")["test"].labels) == {"1"}
+
+
+def test_rows_to_answer_to_need_no_labels(tmp_path):
+    (tmp_path / "new.ts").write_text("@univariate true\n@classLabel false\n@data\n1,2,3\n4,5\n")
+    assert [row[:, 0].tolist() for row in read_rows(tmp_path / "new.ts")] == [[1, 2, 3], [4, 5]]
+    (tmp_path / "old.ts").write_text("@univariate true\n@classLabel true a b\n@data\n1,2,3:a\n4,5:b\n")
+    assert [row[:, 0].tolist() for row in read_rows(tmp_path / "old.ts")] == [[1, 2, 3], [4, 5]]
+    skipped = []
+    (tmp_path / "bad.tsv").write_text("a\t1\t2\na\tinf\t2\n")
+    assert len(read_rows(tmp_path / "bad.tsv", skipped)) == 1 and "line 2" in skipped[0]

@@ -21,8 +21,9 @@ from rankcode.feature_cache import is_cache
 from rankcode.front_ends import Audio, Standardise
 
 from .series_files import Series, is_series, read_series, series_of
-from .sound import NOISE, Sound, folders, sound_files
+from .sound import NOISE, Sound, digest, folders, sound_files
 
+SPLITS = ("training", "validation", "test")
 ARRAYS = "arrays"  # the path of data that came from no path
 OTHER = "unknown"  # the class that stands for every label a network was not taught
 
@@ -33,6 +34,8 @@ class Collection(Protocol):
     labels: Any  # of each row, the user's own
     splits: Any  # train, validation or test; empty where the data does not say
     left_out: list[str]  # what could not be used, and why
+
+    def fingerprint(self) -> str: ...
 
     def front_end(self, index: np.ndarray) -> Any: ...
 
@@ -49,6 +52,10 @@ class SeriesCollection:
         given = found if len(found) > 1 else {"": next(iter(found.values()))}
         self.splits = np.array([split for split, series in given.items() for _ in series.labels])
 
+    def fingerprint(self) -> str:
+        content = [",".join(self.labels), ",".join(self.splits), *(row.numpy().tobytes() for row in self.values)]
+        return digest(content)
+
     def front_end(self, index: np.ndarray) -> Standardise:
         return Standardise.of([self.values[k] for k in index])
 
@@ -62,7 +69,7 @@ class SeriesCollection:
 
 def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = False) -> Collection:
     if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {path}")
+        raise FileNotFoundError(f"there is no file or folder {path} (--data says where a run's data is now)")
     if is_series(path):
         left_out: list[str] = []
         return SeriesCollection(read_series(path, left_out if skip_bad else None, alone), left_out)
@@ -92,6 +99,8 @@ class OwnData:
     """Frames on either side of a step's own, where the data is sound."""
     skip_bad: bool = False
     """Leave out files and rows that cannot be used, and say which."""
+    fingerprint: str = ""
+    """What the data was when it was first read; found out then, and compared from there on."""
 
     name: ClassVar[str] = "own-data"
 
@@ -117,7 +126,22 @@ class OwnData:
 
     @cached_property
     def collection(self) -> Collection:
-        return read_collection(Path(self.path), self.context, self.skip_bad)
+        collection = read_collection(Path(self.path), self.context, self.skip_bad)
+        found = collection.fingerprint()
+        if self.fingerprint not in ("", found):
+            raise BadData(f"{self.path} is no longer what was trained on: evaluate it with --on, or train anew")
+        object.__setattr__(self, "fingerprint", found)
+        return collection
+
+    def summary(self) -> str:
+        """What was read, in a line."""
+        splits = (self.train, self.validation, self.test)
+        rows = ", ".join(f"{split.size:,} {name}" for split, name in zip(splits, SPLITS, strict=True))
+        lengths = torch.cat([self.front_end.steps(split.lengths) for split in splits])  # type: ignore[attr-defined]
+        low, high = int(lengths.min()), int(lengths.max())
+        names = ", ".join(self.label_names[:12]) + ", …" * (self.classes > 12)
+        steps = f"{low}" if low == high else f"{low} to {high}"
+        return f"{self.path}: {rows} rows; {self.classes} classes ({names}); {steps} steps of {self.features[0]} values"
 
     @cached_property
     def left_out(self) -> list[str]:
@@ -190,8 +214,11 @@ class OwnData:
     def _unseen(self) -> list[str]:
         used = np.concatenate(list(self._index.values()))
         rows = np.setdiff1d(np.flatnonzero(self.collection.splits != NOISE), used)
-        labels = self.collection.labels[rows].tolist()
-        return [f"{self.path}: a row with the label {label!r}, which is not in the training data" for label in labels]
+        labels, counts = np.unique(self.collection.labels[rows], return_counts=True)
+        return [
+            f"{self.path}: {count} rows with the label {str(label)!r}, which is not in the training data"
+            for label, count in zip(labels, counts, strict=True)
+        ]
 
 
 def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Rows:

@@ -60,6 +60,15 @@ def read_series(path: str | Path, skipped: list[str] | None = None, alone: bool 
     return {name: found[name] for name in SPLITS if name in found}
 
 
+def read_rows(path: str | Path, skipped: list[str] | None = None) -> list[np.ndarray]:
+    """The rows of a file to answer to, or of a folder; an .npz and a .ts need not have labels."""
+    path = Path(path)
+    reader = {".ts": _read_ts, ".npz": _read_npz}.get(path.suffix.lower())
+    if reader is None or not path.is_file():
+        return [row for series in read_series(path, skipped, alone=True).values() for row in series.values]
+    return [row for series in reader(path, skipped, labelled=False).values() for row in series.values]
+
+
 # Which files
 
 
@@ -144,7 +153,7 @@ def _collect(
         except BadData as reason:
             message = f"{path}, {where}: {reason}"
             if skipped is None:
-                raise BadData(message) from None
+                raise BadData(f"{message}; --skip-bad leaves it out") from None
             skipped.append(message)
         else:
             series.values.append(values)
@@ -236,8 +245,10 @@ def _read_tsv(path: Path, skipped: list[str] | None) -> dict[str, Series]:
     return {"train": _collect(path, _lines(path), parse, skipped)}
 
 
-def _read_ts(path: Path, skipped: list[str] | None) -> dict[str, Series]:
+def _read_ts(path: Path, skipped: list[str] | None, labelled: bool = True) -> dict[str, Series]:
     def parse(line: str) -> tuple[np.ndarray, str]:
+        if not has_labels:
+            return _channels(line.split(":")), "none"
         values, colon, label = line.rpartition(":")
         if not colon:
             raise BadData("its label is missing")
@@ -247,14 +258,15 @@ def _read_ts(path: Path, skipped: list[str] | None) -> dict[str, Series]:
     header = dict(_header(path, lines))
     if header.get("@timestamps", "").lower().startswith("true"):
         raise BadData(f"{path}: series with time stamps are not supported")
-    labelled, *classes = header.get("@classlabel", "").split() or [""]
-    if labelled.lower() != "true":
+    said, *classes = header.get("@classlabel", "").split() or [""]
+    has_labels = said.lower() == "true"
+    if labelled and not has_labels:
         raise BadData(f"{path}: its series have no class labels (@classLabel true …)")
     dimensions = header.get("@dimensions", header.get("@dimension", ""))
     channels = int(dimensions) if dimensions.isdecimal() else None
     if header.get("@univariate", "").lower() == "true":
         channels = 1
-    names = {_label_name(name) for name in classes}
+    names = {_label_name(name) for name in classes} if has_labels else ()
     return {"train": _collect(path, lines, parse, skipped, channels, names, padded=False)}
 
 
@@ -295,14 +307,16 @@ def _read_arff(path: Path, skipped: list[str] | None) -> dict[str, Series]:
 # Arrays
 
 
-def _read_npz(path: Path, skipped: list[str] | None) -> dict[str, Series]:
+def _read_npz(path: Path, skipped: list[str] | None, labelled: bool = True) -> dict[str, Series]:
     splits: dict[str, dict[str, np.ndarray]] = {}
     member = ""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for member in archive.files:
-                if found := re.fullmatch(rf"(X|y|lengths)(?:_({'|'.join(SPLITS)}))?", member):
-                    arrays = splits.setdefault(SPLITS[found[2] or "train"], {})
+                if found := re.fullmatch(r"(X|y|lengths)(?:_(\w+))?", member):
+                    if (split := SPLITS.get((found[2] or "train").lower())) is None:
+                        raise BadData(f"{path}: {member} is of no split: they are called {', '.join(SPLITS)}")
+                    arrays = splits.setdefault(split, {})
                     if found[1] in arrays:
                         raise BadData(f"{path}: it holds {member} and another {found[1]} of the same split")
                     arrays[found[1]] = archive[member]
@@ -311,8 +325,11 @@ def _read_npz(path: Path, skipped: list[str] | None) -> dict[str, Series]:
     except Exception as error:  # damage shows as any of a dozen exceptions, from numpy, zipfile and zlib
         if "Object arrays" not in str(error):
             raise BadData(f"{path}: not an .npz file, or a damaged one") from None
-        advice = "labels must be integers or strings" if member[0] == "y" else "pad its rows and give their `lengths`"
+        advice = "save y.astype(str)" if member[0] == "y" else "pad its rows and give their `lengths`"
         raise BadData(f"{path}: {member} is an array of objects: {advice}") from None
+    for arrays in splits.values():
+        if not labelled and "X" in arrays:
+            arrays.setdefault("y", np.zeros(len(np.atleast_1d(arrays["X"])), int))
     return {split: _from_arrays(path, split, splits[split], skipped) for split in SPLITS if split in splits}
 
 

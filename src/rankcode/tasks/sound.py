@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,9 @@ class Sound:
             raise ValueError(f"{folder} was made for a context of {frames.context} frames, not {context}")
         return cls(frames)
 
+    def fingerprint(self) -> str:
+        return digest([part for column in (self.frames.names, self.labels, self.splits) for part in column])
+
     def front_end(self, index: np.ndarray) -> Audio:
         """Normalised as these recordings are."""
         chosen = torch.zeros(len(self.labels), dtype=torch.bool)
@@ -93,6 +97,15 @@ def by_class(folder: Path) -> Iterator[Recording]:
             name = f"{word.name}/{path}"
             split = NOISE if word.name == NOISE else "" if listed is None else listed.get(name, "train")
             yield Recording(name, word.name, split)
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+    """A short name for some content."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.encode() if isinstance(part, str) else part)
+        whole.update(b"\0")
+    return whole.hexdigest()[:16]
 
 
 def folders(folder: Path) -> list[Path]:
