@@ -1,10 +1,10 @@
 """LSTM and GRU on a CPU: no autograd graph per step, no work for rows that have answered.
 
-Steps run in blocks. A block takes the rows that are still live: one large product gives what the inputs
-contribute to all of its steps, the recurrence runs step by step into preallocated memory, and one evaluation of
+Steps run in blocks. A block takes the rows that are still live, runs them through its steps, and one evaluation of
 readout and rule says who answered where. Those rows leave; the little that was computed past an answer inside its
-block reaches neither outputs nor gradients. The backward pass goes through the same blocks in reverse, each with
-one product for each weight. What is saved for it grows with the sum of steps read.
+block reaches neither outputs nor gradients. The backward pass goes through the same blocks in reverse, and what is
+saved for it grows with the sum of steps read. Without gradients PyTorch's own layers run the blocks and nothing is
+saved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankcode.network import Network
 from rankcode.rules import FireAt, Never, Rule
 from rankcode.state import map_state
 
-BLOCK = 4  # steps; a longer block has larger products, and computes more past an answer
+BLOCK = 8  # steps; a longer block has larger products, and computes more past an answer
 
 
 def can_run(network: Network, inputs: Tensor) -> str | None:
@@ -41,15 +41,30 @@ def can_run(network: Network, inputs: Tensor) -> str | None:
 def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     if reason := can_run(network, inputs):
         raise ValueError(f"the engine cpu cannot run this network: {reason}")
-    features, row, step, answered, fired = _Fused.apply(  # type: ignore[misc]
-        inputs, network, lengths, rule, keep, *network.cell.parameters()
-    )
-    logits = network.logits(features)
+    inputs = inputs.contiguous()
+    parameters = list(network.cell.parameters())
+    if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
+        features, *found = _Fused.apply(inputs, network, lengths, rule, keep, *parameters)  # type: ignore[misc]
+        found = _Found(features, *found)
+    else:
+        found, _ = _read(_Layers(network.cell), network, inputs, lengths, rule, keep)
+    logits = network.logits(found.features)
     if keep == "answer":
-        return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths)
-    at_answer = (step == answered[row]).nonzero()[:, 0]
-    answers = logits.detach()[at_answer[row[at_answer].argsort()]]
-    return Run(decide_rows(network, rule, answers, answered, fired), logits, row, step, lengths)
+        decision = decide_rows(network, rule, logits, found.answered, found.fired)
+        return Run(decision, logits, found.row, found.answered, lengths)
+    at_answer = (found.step == found.answered[found.row]).nonzero()[:, 0]
+    answers = logits.detach()[at_answer[found.row[at_answer].argsort()]]
+    return Run(decide_rows(network, rule, answers, found.answered, found.fired), logits, *found[1:3], lengths)
+
+
+class _Found(NamedTuple):
+    """Features of the entries that are kept, and where the rows answered."""
+
+    features: Tensor  # [entries, units]
+    row: Tensor  # [entries]
+    step: Tensor  # [entries]
+    answered: Tensor  # [rows]
+    fired: Tensor  # [rows]
 
 
 class _Block(NamedTuple):
@@ -60,63 +75,117 @@ class _Block(NamedTuple):
     live: Tensor  # [live]: the rows that run in it
     read: Tensor  # [live]: how many of its steps each of them read
     staying: Tensor  # which of them live on, as places in `live`
+    past: Tensor  # entries past an answer, as places in [steps · live]
     saved: tuple[Any, ...]  # for each layer, what its steps left
 
 
+class _Layers:
+    """PyTorch's own layers, block by block: the fastest way where no gradient is wanted."""
+
+    def __init__(self, cell: LSTM | GRU):
+        self.kind, self.layers, self.units = type(cell), cell.layers, cell.units
+        self.weights: Any = list(cell.parameters())
+
+    def start(self, rows: int) -> None:
+        zeros = self.weights[0].new_zeros(self.layers, rows, self.units)
+        self.state: Any = (zeros, zeros) if self.kind is LSTM else (zeros,)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        """Features of a block [steps, live, features], and what is saved of it."""
+        # bias, layers, dropout, train, bidirectional, rows first
+        settings = (True, self.layers, 0.0, False, False, False)
+        if self.kind is LSTM:
+            features, *self.state = torch.lstm(x, self.state, self.weights, *settings)
+        else:
+            features, *self.state = torch.gru(x, self.state[0], self.weights, *settings)
+        return features, None
+
+    def choose(self, staying: Tensor) -> None:
+        self.state = [part.index_select(1, staying) for part in self.state]
+
+
+class _Steps:
+    """Layers of our own, which save what a backward pass of our own needs."""
+
+    def __init__(self, cell: LSTM | GRU):
+        kind: Any = LSTMSteps if isinstance(cell, LSTM) else GRUSteps
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        self.layers = [
+            kind(*(getattr(cell, f"{name}_l{layer}").detach() for name in kinds)) for layer in range(cell.layers)
+        ]
+
+    def start(self, rows: int) -> None:
+        self.states: list[Any] = [layer.start(rows) for layer in self.layers]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        saved = []
+        for number, layer in enumerate(self.layers):
+            x, self.states[number], left = layer.forward(x, self.states[number])
+            saved.append(left)
+        return x, tuple(saved)
+
+    def choose(self, staying: Tensor) -> None:
+        self.states = [tuple(part.index_select(0, staying) for part in state) for state in self.states]
+
+
+def _read(
+    layers: _Layers | _Steps, network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep
+) -> tuple[_Found, list[_Block]]:
+    """Run all rows until they answer."""
+    rows, steps = len(inputs), int(lengths.max())
+    live, ends = torch.arange(rows), lengths
+    layers.start(rows)
+    rule_state = rule.initial_state(rows)
+    answered, fired = torch.empty_like(lengths), torch.empty(rows, dtype=torch.bool)
+    entries: list[tuple[Tensor, ...]] = []  # features and rows of those kept, and their steps, block by block
+    blocks: list[_Block] = []
+    for first in range(0, steps, BLOCK):
+        count = min(BLOCK, steps - first)
+        features, saved = layers.forward(_gathered(inputs, live, first, count))
+        spikes, rule_state = _spikes(network, rule, features, first, rule_state)
+        inside = torch.arange(count)[:, None]
+        done = spikes | (inside + (first + 1) >= ends)
+        leaves = done.any(0)
+        leaving, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
+        read = torch.where(leaves, done.int().argmax(0) + 1, count)
+        past = (inside >= read).flatten().nonzero()[:, 0]
+        at, gone = read[leaving] - 1, live[leaving]
+        answered[gone] = first + 1 + at
+        fired[gone] = spikes[at, leaving]
+        if keep == "answer":
+            entries.append((features[at, leaving], gone))
+        else:
+            within, place = (inside < read).nonzero(as_tuple=True)
+            entries.append((features[within, place], live[place], first + 1 + within))
+        if saved is not None:
+            if len(past):  # zero times NaN would be NaN
+                for part in (whole for layer in saved for whole in layer):
+                    part[-count:].flatten(0, 1).index_fill_(0, past, 0.0)
+            blocks.append(_Block(first, count, live, read, staying, past, saved))
+        if len(staying) == 0:
+            break
+        if len(leaving):
+            live, ends = live[staying], ends[staying]
+            layers.choose(staying)
+            rule_state = map_state(lambda part, at=staying: part[at], rule_state)
+    columns = [torch.cat(column) for column in zip(*entries, strict=True)]
+    if keep == "answer":
+        order = columns[1].argsort()
+        columns = [columns[0][order], columns[1][order], answered.clone()]
+    return _Found(columns[0], columns[1], columns[2], answered, fired), blocks
+
+
 class _Fused(torch.autograd.Function):
-    """Features at the answers, or at every step read, of all rows."""
+    """`_read`, with gradients."""
 
     @staticmethod
     def forward(ctx, inputs, network, lengths, rule, keep, *parameters):  # type: ignore[override]
-        layers = _layers(network.cell)
-        keeps_blocks = any(ctx.needs_input_grad)
-        rows, steps = len(inputs), int(lengths.max())
-        clean = _is_clean(inputs)
-        live, ends = torch.arange(rows), lengths
-        states: list[Any] = [layer.start(rows) for layer in layers]
-        rule_state = rule.initial_state(rows)
-        answered, fired = torch.empty_like(lengths), torch.empty(rows, dtype=torch.bool)
-        found = []  # (features, row, step) of the entries kept, block by block
-        blocks: list[_Block] = []
-        for first in range(0, steps, BLOCK):
-            count = min(BLOCK, steps - first)
-            x = _gathered(inputs, live, first, count, clean)
-            saved = []
-            for number, layer in enumerate(layers):
-                x, states[number], left = layer.forward(x, states[number], keeps_blocks)
-                saved.append(left)
-            spikes, rule_state = _spikes(network, rule, x, first, rule_state)
-            step = torch.arange(first + 1, first + count + 1)[:, None]
-            done = spikes | (step >= ends)
-            leaves = done.any(0)
-            read = torch.where(leaves, done.int().argmax(0) + 1, count)
-            leaving, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
-            at = read[leaving] - 1
-            answered[live[leaving]] = first + read[leaving]
-            fired[live[leaving]] = spikes[at, leaving] & (first + read[leaving] <= ends[leaving])
-            if keep == "answer":
-                found.append((x[at, leaving], live[leaving], None))
-            else:
-                inside, place = (torch.arange(count)[:, None] < read).nonzero(as_tuple=True)
-                found.append((x[inside, place], live[place], first + 1 + inside))
-            if keeps_blocks:
-                blocks.append(_Block(first, count, live, read, staying, tuple(saved)))
-            if len(staying) == 0:
-                break
-            if len(leaving):
-                live, ends = live[staying], ends[staying]
-                states = [map_state(lambda part, at=staying: part[at], state) for state in states]
-                rule_state = map_state(lambda part, at=staying: part[at], rule_state)
-        features, row = (torch.cat([each[k] for each in found]) for k in (0, 1))
-        if keep == "answer":
-            order = row.argsort()
-            features, row, step = features[order], row[order], answered
-        else:
-            step = torch.cat([each[2] for each in found])
+        layers = _Steps(network.cell)
+        found, ctx.blocks = _read(layers, network, inputs, lengths, rule, keep)
         ctx.save_for_backward(inputs, *parameters)
-        ctx.layers, ctx.blocks, ctx.keep, ctx.clean = layers, blocks, keep, clean
-        ctx.mark_non_differentiable(row, step, answered, fired)
-        return features, row, step, answered, fired
+        ctx.layers, ctx.keep = layers.layers, keep
+        ctx.mark_non_differentiable(*found[1:])
+        return found
 
     @staticmethod
     @once_differentiable
@@ -128,7 +197,9 @@ class _Fused(torch.autograd.Function):
         after: list[Any] = [None] * len(ctx.layers)  # gradients of the states that a block hands on
         entries = len(gradient)
         for block in reversed(ctx.blocks):
-            x = _gathered(inputs, block.live, block.first, block.steps, ctx.clean)
+            x = _gathered(inputs, block.live, block.first, block.steps)
+            if len(block.past):
+                x.flatten(0, 1).index_fill_(0, block.past, 0.0)
             if ctx.keep == "answer":
                 arriving = _at_answers(gradient, block)
             else:
@@ -137,34 +208,21 @@ class _Fused(torch.autograd.Function):
                 entries -= size
             for number in reversed(range(len(ctx.layers))):
                 below = block.saved[number - 1][1][1:] if number else x  # the outputs of the layer below
-                state = _spread(after[number], block)
                 needed = number > 0 or into_inputs is not None
                 arriving, after[number] = ctx.layers[number].backward(
-                    below, block.saved[number], arriving, state, needed
+                    below, block.saved[number], arriving, _spread(after[number], block), needed
                 )
             if into_inputs is not None:
-                window = into_inputs[:, block.first : block.first + block.steps]
-                window[block.live] = arriving.transpose(0, 1)
+                into_inputs[:, block.first : block.first + block.steps][block.live] = arriving.transpose(0, 1)
         gradients = [part for layer in ctx.layers for part in layer.sums]
         return (into_inputs, None, None, None, None, *gradients)
 
 
-def _layers(cell: LSTM | GRU) -> list[LSTMSteps] | list[GRUSteps]:
-    kind: Any = LSTMSteps if isinstance(cell, LSTM) else GRUSteps
-    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    return [kind(*(getattr(cell, f"{name}_l{layer}").detach() for name in kinds)) for layer in range(cell.layers)]
-
-
-def _is_clean(inputs: Tensor) -> bool:
-    """Whether all inputs are finite; a sum tells in one pass, and at worst says no."""
-    return bool(inputs.detach().sum().isfinite())
-
-
-def _gathered(inputs: Tensor, live: Tensor, first: int, count: int, clean: bool) -> Tensor:
-    """Inputs of a block, step first: [steps, live, features]. What is no number is past an answer, or reported."""
-    window = inputs[:, first : first + count].transpose(0, 1)
-    window = window.contiguous() if len(live) == len(inputs) else window.index_select(1, live)
-    return window if clean else window.nan_to_num(0.0, 0.0, 0.0)
+def _gathered(inputs: Tensor, live: Tensor, first: int, count: int) -> Tensor:
+    """Inputs of a block, step first: [steps, live, features]."""
+    rows, steps, *features = inputs.shape
+    where = live * steps + torch.arange(first, first + count)[:, None]
+    return inputs.view(rows * steps, *features).index_select(0, where.flatten()).view(count, len(live), *features)
 
 
 def _spikes(network: Network, rule: Rule, features: Tensor, first: int, state: Any) -> tuple[Tensor, Any]:

@@ -49,7 +49,7 @@ class LSTMSteps(GatedSteps):
         zeros = self.bias.new_zeros(rows, self.units)
         return zeros, zeros
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor], keep: bool) -> tuple[Tensor, tuple[Tensor, Tensor], Any]:
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor], Any]:
         """Outputs [steps, rows, units], the state after the block, and what the backward pass needs."""
         (steps, rows), units = x.shape[:2], self.units
         gates = torch.addmm(self.bias, x.flatten(0, 1), self.input_product).view(steps, rows, 4 * units)
@@ -65,7 +65,7 @@ class LSTMSteps(GatedSteps):
             c.addcmul_(enters[step], candidates[step], value=2)
             torch.tanh(c, out=squashed)
             torch.mul(leaves[step], squashed, out=hiddens[step + 1])
-        return hidden[1:], (hiddens[-1], cells_[-1]), (gates, hidden, cell) if keep else None
+        return hidden[1:], (hiddens[-1], cells_[-1]), (gates, hidden, cell)
 
     def backward(self, x: Tensor, saved: Any, arriving: Tensor, after: Any, needed: bool) -> tuple[Any, Any]:
         """Gradients of the inputs, where needed, and of the state before the block."""
@@ -101,7 +101,7 @@ class GRUSteps(GatedSteps):
     def start(self, rows: int) -> tuple[Tensor]:
         return (self.weights[1].new_zeros(rows, self.units),)
 
-    def forward(self, x: Tensor, state: tuple[Tensor], keep: bool) -> tuple[Tensor, tuple[Tensor], Any]:
+    def forward(self, x: Tensor, state: tuple[Tensor]) -> tuple[Tensor, tuple[Tensor], Any]:
         (steps, rows), units = x.shape[:2], self.units
         input_weight, hidden_weight, input_bias, hidden_bias = self.weights
         gates = torch.addmm(input_bias, x.flatten(0, 1), input_weight.t()).view(steps, rows, 3 * units)
@@ -117,7 +117,7 @@ class GRUSteps(GatedSteps):
             recalls[step].copy_(from_hidden[:, 2 * units :])
             candidates[step].copy_(torch.addcmul(candidates[step], resets[step], recalls[step]).tanh_())
             torch.lerp(candidates[step], hiddens[step], updates[step], out=hiddens[step + 1])
-        return hidden[1:], (hiddens[-1],), (gates, hidden, recalled) if keep else None
+        return hidden[1:], (hiddens[-1],), (gates, hidden, recalled)
 
     def backward(self, x: Tensor, saved: Any, arriving: Tensor, after: Any, needed: bool) -> tuple[Any, Any]:
         gates, hidden, recalled = saved
