@@ -22,7 +22,8 @@ from rankcode.network import Network
 from rankcode.rules import FireAt, Never, Rule
 from rankcode.state import map_state
 
-BLOCK = 8  # steps; a longer block has larger products, and computes more past an answer
+BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
+FEW = 64  # rows; with fewer the work around a block counts for more, and blocks are twice as long
 
 
 def can_run(network: Network, inputs: Tensor) -> str | None:
@@ -139,8 +140,9 @@ def _read(
     answered, fired = torch.empty_like(lengths), torch.empty(rows, dtype=torch.bool)
     entries: list[tuple[Tensor, ...]] = []  # features and rows of those kept, and their steps, block by block
     blocks: list[_Block] = []
-    for first in range(0, steps, BLOCK):
-        count = min(BLOCK, steps - first)
+    first = 0
+    while True:  # until every row has answered, which it does at its end
+        count = min(BLOCK if len(live) >= FEW else 2 * BLOCK, steps - first)
         features, saved = layers.forward(_gathered(inputs, live, first, count))
         spikes, rule_state = _spikes(network, rule, features, first, rule_state)
         inside = torch.arange(count)[:, None]
@@ -168,6 +170,7 @@ def _read(
             live, ends = live[staying], ends[staying]
             layers.choose(staying)
             rule_state = map_state(lambda part, at=staying: part[at], rule_state)
+        first += count
     columns = [torch.cat(column) for column in zip(*entries, strict=True)]
     if keep == "answer":
         order = columns[1].argsort()
@@ -181,22 +184,23 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx, inputs, network, lengths, rule, keep, *parameters):  # type: ignore[override]
         layers = _Steps(network.cell)
-        found, ctx.blocks = _read(layers, network, inputs, lengths, rule, keep)
-        ctx.save_for_backward(inputs, *parameters)
-        ctx.layers, ctx.keep = layers.layers, keep
+        found, blocks = _read(layers, network, inputs, lengths, rule, keep)
+        tensors = [(*block[2:6], *(part for layer in block.saved for part in layer)) for block in blocks]
+        ctx.save_for_backward(inputs, *(part for block in tensors for part in block))
+        ctx.layers, ctx.keep, ctx.blocks = layers.layers, keep, [block[:2] for block in blocks]
         ctx.mark_non_differentiable(*found[1:])
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, *_):  # type: ignore[override]
-        inputs, *_ = ctx.saved_tensors
+        inputs, *tensors = ctx.saved_tensors
         into_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
         for layer in ctx.layers:
             layer.zero_gradients()
         after: list[Any] = [None] * len(ctx.layers)  # gradients of the states that a block hands on
         entries = len(gradient)
-        for block in reversed(ctx.blocks):
+        for block in reversed(_blocks(ctx.blocks, tensors)):
             x = _gathered(inputs, block.live, block.first, block.steps)
             if len(block.past):
                 x.flatten(0, 1).index_fill_(0, block.past, 0.0)
@@ -216,6 +220,17 @@ class _Fused(torch.autograd.Function):
                 into_inputs[:, block.first : block.first + block.steps][block.live] = arriving.transpose(0, 1)
         gradients = [part for layer in ctx.layers for part in layer.sums]
         return (into_inputs, None, None, None, None, *gradients)
+
+
+def _blocks(places: list[tuple[int, int]], tensors: list[Tensor]) -> list[_Block]:
+    """Blocks from where they are and what was saved of them, one after the other."""
+    size = len(tensors) // len(places)
+    blocks = []
+    for number, (first, steps) in enumerate(places):
+        live, read, staying, past, *saved = tensors[number * size : (number + 1) * size]
+        layers = tuple(tuple(saved[at : at + 3]) for at in range(0, len(saved), 3))
+        blocks.append(_Block(first, steps, live, read, staying, past, layers))
+    return blocks
 
 
 def _gathered(inputs: Tensor, live: Tensor, first: int, count: int) -> Tensor:
