@@ -18,7 +18,7 @@ ORDER = [
     {"engines"},
     {"checks"},
     {"objectives", "inference"},
-    {"metrics", "model_file"},
+    {"metrics", "model_file", "bench"},
     {"training", "training_config", "training_state", "run_folder", "distributed"},
     {"tasks", "plots"},
     {"prediction", "standard_network", "settings"},

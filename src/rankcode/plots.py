@@ -13,6 +13,7 @@ try:
 except ImportError:
     raise ImportError("pictures need matplotlib: pip install 'rankcode[plots]'") from None
 
+from rankcode.bench import Measured
 from rankcode.inference import Trace
 from rankcode.metrics import Curve
 
@@ -63,6 +64,38 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
     axes.legend(frameon=False, loc="lower right")
     _plain(axes)
+    return figure
+
+
+def plot_bench(found: Sequence[Measured]) -> Figure:
+    """Time of a training step ÷ that of conventional training, for every engine; a line is the ideal."""
+    training = [each for each in found if each.mode == "training" and each.engine != "conventional"]
+    sizes = sorted({each.rows for each in training})
+    figure = Figure(figsize=(4.4 * len(sizes) + 1, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    names = sorted({(each.engine, each.precision) for each in training})
+    for axes, rows in zip(panels, sizes, strict=True):
+        here = [each for each in training if each.rows == rows]
+        spikes = list(dict.fromkeys(each.spikes for each in here))
+        width = 0.8 / len(names)
+        for number, name in enumerate(names):
+            bars = {each.spikes: each.ratio for each in here if (each.engine, each.precision) == name}
+            places = [spikes.index(which) - 0.4 + (number + 0.5) * width for which in bars]
+            label = name[0] if name[1] == "float32" else f"{name[0]}, {name[1]}"
+            axes.bar(places, list(bars.values()), width * 0.9, color=(COLOURS * 9)[number], label=label)
+        for place, which in enumerate(spikes):
+            ideal = next(each.ideal for each in here if each.spikes == which)
+            axes.plot([place - 0.4, place + 0.4], [ideal, ideal], color="#30343b", lw=1.5)
+        axes.axhline(1, color=GREY, lw=1)
+        axes.set_xticks(range(len(spikes)), [which.replace(", ", ",\n") for which in spikes], fontsize=8)
+        axes.set(title=f"{rows:,} rows")
+        _plain(axes)
+    panels[0].set(ylabel="training step ÷ conventional", yscale="log")
+    ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20]
+    panels[0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    panels[0].minorticks_off()
+    panels[0].set_ylim(0.8 * min(each.ratio for each in training), 1.2 * max(1, *(each.ratio for each in training)))
+    panels[0].legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -34,11 +34,15 @@ class GatedLayers(nn.Module):
     def zeros(self, rows: int) -> Tensor:
         return next(self.parameters()).new_zeros(rows, self.layers, self.units)
 
+    def weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of the input, of the hidden state, and the biases of both."""
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return tuple(self._parameters[f"{kind}_l{layer}"] for kind in kinds)  # type: ignore[return-value]
+
     def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What the input and what the hidden state give to the gates, each [rows, gates · units]."""
-        from_input = F.linear(x, getattr(self, f"weight_ih_l{layer}"), getattr(self, f"bias_ih_l{layer}"))
-        from_hidden = F.linear(hidden, getattr(self, f"weight_hh_l{layer}"), getattr(self, f"bias_hh_l{layer}"))
-        return from_input, from_hidden
+        input_weight, hidden_weight, input_bias, hidden_bias = self.weights(layer)
+        return F.linear(x, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.settings().items())

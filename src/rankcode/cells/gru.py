@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from rankcode.cells.gated import GatedLayers, joined
@@ -25,11 +26,14 @@ class GRU(GatedLayers):
         hidden = []
         for layer in range(self.layers):
             h = state.hidden[:, layer]
-            # The state keeps its own precision where the products run in a lower one.
-            from_input, from_hidden = (part.to(h.dtype).chunk(3, 1) for part in self.projections(layer, x_t, h))
-            reset = (from_input[0] + from_hidden[0]).sigmoid()
-            update = (from_input[1] + from_hidden[1]).sigmoid()
-            candidate = (from_input[2] + reset * from_hidden[2]).tanh()
-            x_t = candidate + update * (h - candidate)
+            if torch.is_autocast_enabled(h.device.type):
+                # The state keeps its own precision where the products run in a lower one.
+                from_input, from_hidden = (part.to(h.dtype).chunk(3, 1) for part in self.projections(layer, x_t, h))
+                reset = (from_input[0] + from_hidden[0]).sigmoid()
+                update = (from_input[1] + from_hidden[1]).sigmoid()
+                candidate = (from_input[2] + reset * from_hidden[2]).tanh()
+                x_t = candidate + update * (h - candidate)
+            else:  # the same, in one call
+                x_t = torch.gru_cell(x_t, h, *self.weights(layer))
             hidden.append(x_t)
         return x_t, GRUState(joined(hidden))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from rankcode.cells.gated import GatedLayers, joined
@@ -26,11 +27,14 @@ class LSTM(GatedLayers):
         hidden, cell = [], []
         for layer in range(self.layers):
             h, c = state.hidden[:, layer], state.cell[:, layer]
-            from_input, from_hidden = self.projections(layer, x_t, h)
-            # The state keeps its own precision where the products run in a lower one.
-            enter, forget, candidate, leave = (from_input + from_hidden).to(c.dtype).chunk(4, 1)
-            c = forget.sigmoid() * c + enter.sigmoid() * candidate.tanh()
-            x_t = leave.sigmoid() * c.tanh()
+            if torch.is_autocast_enabled(h.device.type):
+                # The state keeps its own precision where the products run in a lower one.
+                from_input, from_hidden = self.projections(layer, x_t, h)
+                enter, forget, candidate, leave = (from_input + from_hidden).to(c.dtype).chunk(4, 1)
+                c = forget.sigmoid() * c + enter.sigmoid() * candidate.tanh()
+                x_t = leave.sigmoid() * c.tanh()
+            else:  # the same, in one call
+                x_t, c = torch.lstm_cell(x_t, (h, c), *self.weights(layer))
             hidden.append(x_t)
             cell.append(c)
         return x_t, LSTMState(joined(hidden), joined(cell))

@@ -110,10 +110,7 @@ class _Steps:
 
     def __init__(self, cell: LSTM | GRU):
         kind: Any = LSTMSteps if isinstance(cell, LSTM) else GRUSteps
-        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        self.layers = [
-            kind(*(getattr(cell, f"{name}_l{layer}").detach() for name in kinds)) for layer in range(cell.layers)
-        ]
+        self.layers = [kind(*(part.detach() for part in cell.weights(layer))) for layer in range(cell.layers)]
 
     def start(self, rows: int) -> None:
         self.states: list[Any] = [layer.start(rows) for layer in self.layers]

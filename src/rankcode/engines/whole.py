@@ -52,8 +52,7 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
 
 
 def _features(cell: LSTM | GRU, inputs: Tensor) -> Tensor:
-    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    weights = [getattr(cell, f"{kind}_l{layer}") for layer in range(cell.layers) for kind in kinds]
+    weights = [part for layer in range(cell.layers) for part in cell.weights(layer)]
     state = inputs.new_zeros(cell.layers, len(inputs), cell.units)
     train = torch.is_grad_enabled()
     settings = (True, cell.layers, 0.0, train, False, True)  # bias, layers, dropout, train, bidirectional, rows first
