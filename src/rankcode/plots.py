@@ -95,7 +95,7 @@ def plot_bench(found: Sequence[Measured]) -> Figure:
     panels[0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     panels[0].minorticks_off()
     panels[0].set_ylim(0.8 * min(each.ratio for each in training), 1.2 * max(1, *(each.ratio for each in training)))
-    panels[0].legend(frameon=False, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(names), frameon=False)
     return figure
 
 
