@@ -193,7 +193,7 @@ class Tradeoff:
         tasks = [replace(task, augment=False) if hasattr(task, "augment") else task for task in tasks]  # not in tests
         for path, task in zip(written, tasks, strict=True):
             if task != tasks[0]:
-                raise ValueError(f"{path} is a run of {task}, {self.run_folders[0]} one of {tasks[0]}")
+                raise ValueError(f"{path} and {self.run_folders[0]} are runs on different data, or of different tasks")
         curves: dict[str, Curve] = {}
         for path, config in written.items():
             network = RunFolder(path).model(self.model or config["training"]["finish_with"])
@@ -213,7 +213,9 @@ class Tradeoff:
             "limits": {name: {"accuracy": a.tolist(), "mean_steps": s.tolist()} for name, (a, s) in limits.items()},
         }
         Path(f"{self.output}.json").write_text(json.dumps(content, indent=2) + "\n")
-        plot_tradeoff(curves, limits).savefig(f"{self.output}.png", dpi=150)
+        short = {path: Path(path).name for path in curves}
+        named = curves if len(set(short.values())) < len(short) else {short[path]: curves[path] for path in curves}
+        plot_tradeoff(named, limits).savefig(f"{self.output}.png", dpi=150)
         print(f"wrote {self.output}.png and {self.output}.json")
 
 
