@@ -1,0 +1,110 @@
+"""`rankcode predict`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankcode.audio import Audio
+from rankcode.audio_files import read_audio
+from rankcode.commands.left_out import say_left_out
+from rankcode.data import BadData
+from rankcode.distributed import own_device
+from rankcode.model_file import load
+from rankcode.network import Network
+from rankcode.prediction import Prediction, predict
+from rankcode.rules import Never, Rule, Threshold
+from rankcode.run_folder import RunFolder
+from rankcode.settings import written_objective
+from rankcode.tasks.sound import sound_files
+
+
+@dataclass(frozen=True)
+class Predict:
+    """What a trained network answers to sound files, or to the rows of a data file, and when."""
+
+    model: str
+    """Folder of a run, or a model file."""
+    files: tuple[str, ...]
+    """Sound files, folders of them, or .npz, .ts, .tsv and .arff files, as the network was trained on."""
+    threshold: float | None = None
+    """θ to answer at. Default: that of the training, and 0.95 for a model file."""
+    skip_bad: bool = False
+    """Go on where a file cannot be used, and say which."""
+    device: str = "auto"
+    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
+    json: bool = False
+    """Print a line of JSON for each answer instead of a table."""
+
+    def run(self) -> None:
+        if not self.files:
+            raise ValueError("name at least one file")
+        network, rule = _trained(self.model)
+        network.to(own_device(self.device))
+        if self.threshold is not None:
+            rule = Threshold(self.threshold)
+        answered = 0
+        for place, answer in self._answers(network, rule):
+            answered += 1
+            if self.json:
+                print(json.dumps({"from": place, **answer._asdict()}))
+                continue
+            if answered == 1:
+                print("answer         probability   steps   heard   from")
+            heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
+            silent = "" if answer.fired else "  (did not fire)"
+            print(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
+        if answered == 0:
+            raise ValueError("there was nothing to answer to")
+
+    def _answers(self, network: Network, rule: Rule) -> Iterator[tuple[str, Prediction]]:
+        if not isinstance(network.front_end, Audio):
+            for file in self.files:
+                skipped: list[str] | None = [] if self.skip_bad else None
+                answers = self._usable(lambda file, bad=skipped: predict(network, file, rule, bad), [Path(file)])
+                say_left_out(skipped or ())
+                for row, answer in enumerate(next(iter(answers.values()), []), start=1):
+                    yield f"{file}, row {row}", answer
+            return
+        files = [file for name in self.files for file in _sound_files(Path(name))]
+        rate = network.front_end.log_mel.rate
+        for first in range(0, len(files), 64):
+            waveforms = self._usable(lambda file: read_audio(file, rate), files[first : first + 64])
+            if waveforms:
+                yield from zip(map(str, waveforms), predict(network, list(waveforms.values()), rule), strict=True)
+
+    def _usable(self, read: Callable[[Path], Any], files: list[Path]) -> dict[Path, Any]:
+        """What was read of each file; one that cannot be used is an error, or left out and named."""
+        found = {}
+        for file in files:
+            try:
+                found[file] = read(file)
+            except (BadData, FileNotFoundError) as error:
+                if not self.skip_bad:
+                    hint = "" if "--skip-bad" in str(error) else "; --skip-bad goes on without"
+                    raise type(error)(f"{error}{hint}") from None
+                say_left_out([str(error)])
+        return found
+
+
+def _trained(path: str) -> tuple[Network, Rule]:
+    """The network of a run, or of a model file, and the rule to answer with."""
+    if not Path(path).is_dir():
+        return load(path), Threshold()
+    written = RunFolder(path).config()
+    rule = written_objective(written["objective"]).rule
+    network = RunFolder(path).model(written["training"]["finish_with"])
+    return network, Threshold() if isinstance(rule, Never) else rule
+
+
+def _sound_files(path: Path) -> list[Path]:
+    """The sound files in a folder; a file as it is."""
+    if not path.is_dir():
+        return [path]
+    found = [path / name for name in sound_files(path)]
+    if not found:
+        raise ValueError(f"there is no sound file in {path}")
+    return found
