@@ -700,3 +700,12 @@ def test_a_bad_row_does_not_cost_its_file(trained, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2 and "X[1]" in err
     says(["predict", run, str(tmp_path / "none.ts"), *CPU, "--skip-bad"], "nothing to answer to")
+
+
+def test_a_network_that_never_fires_is_said_to(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ["--units", "2", "--epochs", "1", "--no-progress", *CPU]
+    main(["train", str(trained / "levels.npz"), *few, "--threshold", "1"])
+    assert "it never fired on validation data" in capsys.readouterr().out
+    main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
+    assert "never fired" not in capsys.readouterr().out

@@ -14,7 +14,7 @@ from rankcode.commands.left_out import say_left_out
 from rankcode.model_file import build
 from rankcode.network import Network
 from rankcode.objectives import Objective
-from rankcode.rules import Threshold
+from rankcode.rules import Never, Threshold
 from rankcode.run_folder import RunFolder, free_folder
 from rankcode.settings import ObjectiveName, named_objective, named_task, read_beta, written_objective, written_task
 from rankcode.standard_network import UNITS, CellName, standard_network
@@ -111,4 +111,6 @@ def _fit(network: Network, task: Any, objective: Objective, config: Training) ->
             f"best model, by {config.select} on validation data: accuracy {100 * best['accuracy']:.2f} %, "
             f"mean steps {best['mean_steps']:.2f}"
         )
+        if best["fired"] == 0 and not isinstance(objective.rule, Never):
+            print("it never fired on validation data: train for longer, or lower the threshold or beta")
     print(f"kept in {config.folder}; next: rankcode evaluate {config.folder}")

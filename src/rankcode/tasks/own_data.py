@@ -48,6 +48,7 @@ class SeriesCollection:
     def __init__(self, found: dict[str, Series], left_out: list[str]):
         self.left_out = left_out
         self.values = [torch.from_numpy(row) for series in found.values() for row in series.values]
+        self.channels = self.values[0].shape[1]
         self.labels = np.array([label for series in found.values() for label in series.labels])
         given = found if len(found) > 1 else {"": next(iter(found.values()))}
         self.splits = np.array([split for split, series in given.items() for _ in series.labels])
@@ -233,6 +234,9 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Rows:
     if isinstance(front_end, Audio) != isinstance(collection, Sound):
         heard, given = ("sound", "series") if isinstance(front_end, Audio) else ("series", "sound")
         raise BadData(f"the network reads {heard}, and {path} holds {given}")
+    width = getattr(collection, "channels", len(front_end.mean))
+    if width != len(front_end.mean):
+        raise BadData(f"{path} has {width} values a step, and the network reads {len(front_end.mean)}")
     number = {name: label for label, name in enumerate(names)}
     index = np.flatnonzero(collection.splits != NOISE)
     labels = [number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()]
