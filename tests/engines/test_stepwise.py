@@ -8,7 +8,7 @@ from torch import nn
 
 import rankcode as rc
 from rankcode import cells
-from rankcode.engines import ENGINES, choose, run
+from rankcode.engines import ENGINES, choose, run, stepwise
 
 both_engines = pytest.mark.parametrize("engine", ["reference", "stepwise"])
 LENGTHS = torch.tensor([7, 7, 4, 1, 6, 7, 3, 5, 7, 2])
@@ -317,3 +317,28 @@ def test_a_rule_that_gives_something_else_is_named(engine, fired):
     network = rc.Network(rc.cells.LSTM(2, 4), outputs=2)
     with pytest.raises(ValueError, match=r"a rule gives fired as bool \[rows\]"):
         rc.decide(network, torch.randn(3, 5, 2), rule=Wrong(), engine=engine)
+
+
+@pytest.mark.parametrize("every", [2, 3, 8])
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("rule", [rc.Threshold(0.45), rc.Never(), rc.FireAt(4), rc.Patience(rc.Threshold(0.4), 2)])
+def test_looking_less_often_changes_nothing(every, keep, rule, monkeypatch):
+    """On a GPU rows leave every few steps; here the same is forced on the CPU."""
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(3, 6), 3).double()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.8)
+    inputs, lengths = torch.randn(7, 11, 3).double(), torch.tensor([11, 4, 1, 8, 11, 9, 2])
+    inputs[torch.arange(11) >= lengths[:, None]] = torch.nan
+    found = []
+    for looks in (1, every):
+        monkeypatch.setattr(stepwise, "looks", lambda inputs, looks=looks: looks)
+        x = inputs.clone().requires_grad_()
+        result = stepwise.run(network, x, lengths, rule, keep)
+        order = (result.row * 100 + result.step).argsort()
+        (result.logits * result.step[:, None] * torch.arange(1.0, 4)).sum().backward()
+        found.append([result.decision.steps, result.decision.label, result.row[order], result.logits[order].detach()])
+        found[-1] += [x.grad, *(parameter.grad.clone() for parameter in network.parameters())]
+        network.zero_grad()
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)

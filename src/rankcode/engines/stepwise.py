@@ -1,7 +1,8 @@
 """Any cell, batched: a row leaves the batch when it fires or ends.
 
 Every step runs the rows still live and no other, so time and memory, forward and backward, follow the sum
-of steps read. Inputs past a row's answer are never looked at.
+of steps read. Inputs past a row's answer are never looked at. On a GPU, where a look at who has fired makes the host
+wait, rows leave every few steps only; until then those that have answered read zeros, and nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from rankcode.rules import Never, Rule
 from rankcode.state import map_state
 
 
+def looks(inputs: Tensor) -> int:
+    """How many steps pass between two looks at who has answered."""
+    return 8 if inputs.is_cuda else 1
+
+
 def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     rows = len(inputs)
     row_ends = set(lengths.tolist())
@@ -22,24 +28,37 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     live, live_ends = torch.arange(rows, device=inputs.device), lengths
     state = network.initial_state(rows)
     rule_state = map_state(lambda part: part.to(inputs.device), rule.initial_state(rows))
-    answers = []  # for each step that some rows answered at: their numbers, logits, steps and whether they fired
-    read = []  # for each step: the rows that read it, their logits and steps
+    answers = []  # for each look: the rows that answered since the last, their logits, steps and whether they fired
+    read = []  # for each look: the rows that read a step, their logits and steps
+    every, last = looks(inputs), max(row_ends)
 
-    for step in range(1, max(row_ends) + 1):
-        x_t = inputs[:, step - 1] if len(live) == rows else inputs[live, step - 1]
-        features, state = network.cell(x_t, state)
-        if only_ends and step not in row_ends:
+    for begin in range(1, last + 1, every):
+        going = torch.ones_like(live, dtype=torch.bool)
+        moments = []  # of each step: logits, whether rows fire, answer, and still read
+        for step in range(begin, min(begin + every, last + 1)):
+            x_t = inputs[:, step - 1] if len(live) == rows else inputs[live, step - 1]
+            if every > 1:
+                x_t = x_t.where(going.view(-1, *[1] * (x_t.dim() - 1)), 0.0)
+            features, state = network.cell(x_t, state)
+            if only_ends and step not in row_ends:
+                continue
+            logits = network.logits(features)
+            with torch.no_grad():
+                spikes, rule_state = rule(*network.activate(logits), step, rule_state)
+            done = (checked_fired(spikes, len(live)) | (live_ends == step)) & going
+            moments.append((logits, spikes, done, going, torch.full_like(live, step)))
+            going = going & ~done
+        if not moments:
             continue
-        logits = network.logits(features)
-        with torch.no_grad():
-            spikes, rule_state = rule(*network.activate(logits), step, rule_state)
+        logits, spikes, done, reading, steps = (torch.stack(column) for column in zip(*moments, strict=True))
         if keep == "read":
-            read.append((live, logits, torch.full_like(live, step)))
-        done = checked_fired(spikes, len(live)) | (live_ends == step)
-        if not done.any():
+            at = reading.nonzero(as_tuple=True)
+            read.append((live[at[1]], logits[at], steps[at]))
+        at = done.nonzero(as_tuple=True)
+        if len(at[0]) == 0:
             continue
-        answers.append((live[done], logits[done], torch.full_like(live[done], step), spikes[done]))
-        staying = (~done).nonzero().squeeze(1)
+        answers.append((live[at[1]], logits[at], steps[at], spikes[at]))
+        staying = going.nonzero().squeeze(1)
         if len(staying) == 0:
             break
         live, live_ends = live[staying], live_ends[staying]
