@@ -18,6 +18,7 @@ ORDER = [
     {"engines"},
     {"checks"},
     {"objectives", "inference"},
+    {"agreement"},
     {"metrics", "model_file", "bench"},
     {"training", "training_config", "training_state", "run_folder", "distributed"},
     {"tasks", "plots"},
@@ -29,7 +30,7 @@ ORDER = [
 # Imported where they are used, never while the module is loaded.
 ONLY_INSIDE_FUNCTIONS = {"run_folder": {"plots"}}
 MAY_NEED_EXTRAS = {"plots", "cli", "demo", "experiments", "__main__"}
-EXTRAS = ["matplotlib", "sklearn", "tyro", "tensorboard", "soundfile", "soxr"]
+EXTRAS = ["matplotlib", "sklearn", "tyro", "tensorboard", "soundfile", "soxr", "triton"]
 
 
 def is_type_checking(node):
@@ -111,6 +112,8 @@ def test_the_core_loads_torch_numpy_and_safetensors_alone(path):
     if own_name(path) in MAY_NEED_EXTRAS:
         return
     allowed = {"rankcode", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
+    if path.parent == ROOT / "engines" / "triton" and path.name != "__init__.py":  # loaded where it is first used
+        allowed |= {"triton"}
     needed = {name.split(".")[0] for name, loading in imports_of(path) if loading}
     assert needed <= allowed, needed - allowed
 

@@ -29,7 +29,9 @@ class Run(NamedTuple):
 
     def at_answer(self) -> Tensor:
         """The logits each row answered with, [rows, classes]."""
-        if len(self.logits) == len(self.lengths):  # one entry a row, whatever was kept
+        if self.step is self.decision.steps:  # keep="answer"
+            return self.logits
+        if len(self.logits) == len(self.lengths):  # one entry a row, though every step read was kept
             order = self.row.argsort()
         else:
             (last,) = (self.step == self.decision.steps[self.row]).nonzero(as_tuple=True)
@@ -53,5 +55,7 @@ def decide_rows(network: Network, rule: Rule, logits: Tensor, steps: Tensor, fir
     activation among the classes that may fire, any other the largest of all."""
     with torch.no_grad():
         activations, probabilities = network.activate(logits.detach())
-        firing = allowed(activations, getattr(rule, "classes", None)).argmax(1)
-        return Decision(torch.where(fired, firing, activations.argmax(1)), steps, fired, probabilities)
+        label = activations.argmax(1)
+        if (classes := getattr(rule, "classes", None)) is not None:
+            label = torch.where(fired, allowed(activations, classes).argmax(1), label)
+        return Decision(label, steps, fired, probabilities)

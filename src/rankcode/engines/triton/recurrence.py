@@ -1,0 +1,376 @@
+"""The part of LSTM and GRU that must go step by step: a program takes a tile of rows through a block of steps.
+
+Weights that fit stay on the chip for the whole block (`resident_…`); others are streamed from the cache at every step
+(`streamed_…`). What is kept of a step: `gates`, four arrays of units side by side (LSTM: enter, forget, candidate,
+leave; GRU: reset, update, candidate, and what the hidden state gives to the candidate), `hidden`, the state as it
+enters products, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden state). Arrays are laid out as in
+`products`; step s reads the states in slot s and writes those in s + 1, both less `origin`. The backward pass writes
+the gradients of the gates over the gates.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+NEVER = tl.constexpr(2**30)
+
+
+@triton.jit
+def _tanh(x):
+    return 2 * tl.sigmoid(2 * x) - 1
+
+
+@triton.jit
+def _gated(a, b, c, d, memory, GRU: tl.constexpr):
+    """One step from what reaches the gates: the four arrays that are kept, the memory and the hidden state."""
+    a, b = tl.sigmoid(a), tl.sigmoid(b)
+    if GRU:
+        c = _tanh(c + a * d)
+        memory = c + b * (memory - c)
+        return a, b, c, d, memory, memory
+    c, d = _tanh(c), tl.sigmoid(d)
+    memory = b * memory + a * c
+    return a, b, c, d, memory, d * _tanh(memory)
+
+
+@triton.jit
+def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.constexpr):
+    """Gradients of what reached the gates, of the memory before the step, and of the hidden state before it but
+    for what the products will add."""
+    if GRU:
+        into_update = into_hidden * (before - c) * b * (1 - b)
+        into_candidate = into_hidden * (1 - b) * (1 - c * c)
+        into_reset = into_candidate * d * a * (1 - a)
+        return into_reset, into_update, into_candidate, into_candidate * a, into_memory, into_hidden * b
+    squashed = _tanh(after)
+    into_memory += into_hidden * d * (1 - squashed * squashed)
+    into_leave = into_hidden * squashed * d * (1 - d)
+    into_enter = into_memory * c * a * (1 - a)
+    into_forget = into_memory * before * b * (1 - b)
+    into_candidate = into_memory * a * (1 - c * c)
+    return into_enter, into_forget, into_candidate, into_leave, into_memory * b, tl.zeros_like(into_hidden)
+
+
+@triton.jit
+def _first_spike(
+    hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
+    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
+    SQUASH: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
+    WIDE: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """Where each row of a tile first fires in the steps begin … stop, [TILE]; NEVER where it does not. INNER is the
+    width of the readout's hidden layer, 0 without one; WIDE and MANY are INNER and CLASSES, rounded up. One SIGMOID
+    output z stands for the logits (0, z)."""
+    inside = tl.arange(0, TILE * STEPS)
+    position = tile * TILE + inside % TILE
+    step = begin + inside // TILE
+    read = (step < tl.load(ends + position)) & (step < stop)
+    row = tl.load(order + position).to(tl.int64)
+    at = (row * slots + step + 1 - origin) * UNITS
+    number = tl.arange(0, MANY)
+    line = number - 1 if SIGMOID else number  # of the last layer's weights
+    there = (line >= 0) & (number < CLASSES)
+    type = hidden.dtype.element_ty
+    d = tl.arange(0, WIDE)
+    total = tl.zeros((TILE * STEPS, WIDE if INNER > 0 else MANY), tl.float32)
+    for chunk in range(0, UNITS, CHUNK):
+        k = chunk + tl.arange(0, CHUNK)
+        h = tl.load(hidden + at[:, None] + k[None, :], mask=read[:, None], other=0.0)
+        known = (k < TRUE_UNITS)[:, None]
+        if INNER > 0:
+            w = tl.load(inner + d[None, :] * TRUE_UNITS + k[:, None], mask=known & (d < INNER)[None, :], other=0.0)
+        else:
+            w = tl.load(outer + line[None, :] * TRUE_UNITS + k[:, None], mask=known & there[None, :], other=0.0)
+        total = tl.dot(h, w.to(type), total, input_precision=PRECISION)
+    if INNER > 0:
+        total += tl.load(inner_bias + d, mask=d < INNER, other=0.0)[None, :]
+        if SQUASH == "relu":
+            total = tl.maximum(total, 0.0)
+        elif SQUASH == "tanh":
+            total = _tanh(total)
+        elif SQUASH == "sigmoid":
+            total = tl.sigmoid(total)
+        w = tl.load(outer + line[None, :] * INNER + d[:, None], mask=(d < INNER)[:, None] & there[None, :], other=0.0)
+        total = tl.dot(total.to(type), w.to(type), input_precision=PRECISION)
+    total += tl.load(outer_bias + line, mask=there, other=0.0)[None, :]
+    total = tl.where((number < CLASSES)[None, :], total, float("-inf"))
+    likely = tl.exp(total - tl.max(total, 1)[:, None])
+    likely = likely / tl.sum(likely, 1)[:, None]
+    asked = read[:, None] & (number < CLASSES)[None, :]
+    thresholds = tl.load(table + step[:, None] * CLASSES + number[None, :], mask=asked, other=float("inf"))
+    fires = tl.max((likely >= thresholds).to(tl.int32), 1) > 0
+    return tl.min(tl.reshape(tl.where(fires, step + 1, NEVER), (STEPS, TILE)), 0)
+
+
+@triton.jit
+def _let_go(
+    hidden, features, answered, row, end, first, last, origin, slots,
+    UNITS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Hand out the hidden state of the rows that end within the block, at their end."""
+    leaves = (end > first) & (end <= last)
+    tl.store(answered + row, end.to(tl.int64), mask=leaves)
+    at, to = (row * slots + end - origin) * UNITS, row * UNITS
+    for chunk in range(0, UNITS, CHUNK):
+        k = chunk + tl.arange(0, CHUNK)
+        h = tl.load(hidden + at[:, None] + k[None, :], mask=leaves[:, None], other=0.0)
+        tl.store(features + to[:, None] + k[None, :], h.to(tl.float32), mask=leaves[:, None])
+
+
+@triton.jit(do_not_specialize=["first", "last", "origin", "slots"])
+def forward(
+    gates, hidden, memory, weight, recall_bias, order, ends, answered, fired, features,
+    table, inner, inner_bias, outer, outer_bias, first, last, origin, slots,
+    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SAVE: tl.constexpr,
+    TOP: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
+    SQUASH: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, PRECISION: tl.constexpr,
+    TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Steps first … last, from zero. The top layer says where rows fire, and hands out the features they answer with.
+    Where nothing is saved the state after `last` is put where the next block begins, in slot 0."""
+    tile = tl.program_id(0)
+    position = tile * TILE + tl.arange(0, TILE)
+    end = tl.load(ends + position)
+    limit = tl.minimum(tl.max(end, 0), last)
+    if first >= limit:
+        return
+    square: tl.constexpr = UNITS * UNITS
+    units = tl.arange(0, COLUMNS)
+    type = hidden.dtype.element_ty
+    row = tl.load(order + position).to(tl.int64)
+    valid = (end > 0)[:, None]  # a row stands there
+    gates_at = ((row * slots + first - origin) * (4 * UNITS))[:, None]
+    states_at = ((row * slots + first - origin) * UNITS)[:, None]
+    if first == 0:
+        for column in range(0, UNITS, COLUMNS):
+            zero = tl.zeros((TILE, COLUMNS), tl.float32)
+            tl.store(hidden + states_at + (column + units)[None, :], zero.to(type), mask=valid)
+            tl.store(memory + states_at + (column + units)[None, :], zero, mask=valid)
+        tl.debug_barrier()
+    if RESIDENT:
+        w_at = weight + units[None, :] * UNITS + tl.arange(0, CHUNK)[:, None]
+        w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
+        w3 = w2
+        if not GRU:
+            w3 = tl.load(w_at + 3 * square)
+        h = tl.load(hidden + states_at + units[None, :], mask=valid, other=0.0)
+        m = tl.load(memory + states_at + units[None, :], mask=valid, other=0.0)
+        at = gates + gates_at + units[None, :]
+        a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
+        c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.zeros((TILE, COLUMNS), type)
+        if GRU:
+            recall = tl.load(recall_bias + units)[None, :]
+        else:
+            d = tl.load(at + 3 * UNITS, mask=valid, other=0.0)
+    begin = first + 0
+    while begin < limit:
+        stop = tl.minimum(begin + STEPS, limit)
+        for step in range(begin, stop):
+            since = step - first
+            if RESIDENT:
+                at = gates + gates_at + since * (4 * UNITS) + units[None, :]
+                ahead = at + tl.where(step + 1 < limit, 4 * UNITS, 0)
+                next_a = tl.load(ahead, mask=valid, other=0.0)
+                next_b = tl.load(ahead + UNITS, mask=valid, other=0.0)
+                next_c, next_d = tl.load(ahead + 2 * UNITS, mask=valid, other=0.0), d
+                h = h.to(w0.dtype)
+                e = tl.dot(h, w0, input_precision=PRECISION) + a.to(tl.float32)
+                f = tl.dot(h, w1, input_precision=PRECISION) + b.to(tl.float32)
+                if GRU:
+                    g = c.to(tl.float32)
+                    i = tl.dot(h, w2, input_precision=PRECISION) + recall
+                else:
+                    next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
+                    g = tl.dot(h, w2, input_precision=PRECISION) + c.to(tl.float32)
+                    i = tl.dot(h, w3, input_precision=PRECISION) + d.to(tl.float32)
+                e, f, g, i, m, new = _gated(e, f, g, i, m, GRU)
+                h = new.to(type)
+                if SAVE:
+                    tl.store(at, e.to(type), mask=valid)
+                    tl.store(at + UNITS, f.to(type), mask=valid)
+                    tl.store(at + 2 * UNITS, g.to(type), mask=valid)
+                    tl.store(at + 3 * UNITS, i.to(type), mask=valid)
+                to = states_at + (since + 1) * UNITS + units[None, :]
+                tl.store(memory + to, m, mask=valid)
+                tl.store(hidden + to, h, mask=valid)
+                a, b, c, d = next_a, next_b, next_c, next_d
+            else:
+                for column in range(0, UNITS, COLUMNS):
+                    unit = column + units
+                    e, f = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
+                    g, i = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
+                    for chunk in range(0, UNITS, CHUNK):
+                        k = chunk + tl.arange(0, CHUNK)
+                        h = tl.load(hidden + states_at + since * UNITS + k[None, :], mask=valid, other=0.0)
+                        w_at = weight + unit[None, :] * UNITS + k[:, None]
+                        h = h.to(weight.dtype.element_ty)
+                        e = tl.dot(h, tl.load(w_at), e, input_precision=PRECISION)
+                        f = tl.dot(h, tl.load(w_at + square), f, input_precision=PRECISION)
+                        if GRU:
+                            i = tl.dot(h, tl.load(w_at + 2 * square), i, input_precision=PRECISION)
+                        else:
+                            g = tl.dot(h, tl.load(w_at + 2 * square), g, input_precision=PRECISION)
+                            i = tl.dot(h, tl.load(w_at + 3 * square), i, input_precision=PRECISION)
+                    at = gates + gates_at + since * (4 * UNITS) + unit[None, :]
+                    e += tl.load(at, mask=valid, other=0.0).to(tl.float32)
+                    f += tl.load(at + UNITS, mask=valid, other=0.0).to(tl.float32)
+                    g += tl.load(at + 2 * UNITS, mask=valid, other=0.0).to(tl.float32)
+                    if GRU:
+                        i += tl.load(recall_bias + unit)[None, :]
+                    else:
+                        i += tl.load(at + 3 * UNITS, mask=valid, other=0.0).to(tl.float32)
+                    m = tl.load(memory + states_at + since * UNITS + unit[None, :], mask=valid, other=0.0)
+                    e, f, g, i, m, new = _gated(e, f, g, i, m, GRU)
+                    if SAVE:
+                        tl.store(at, e.to(type), mask=valid)
+                        tl.store(at + UNITS, f.to(type), mask=valid)
+                        tl.store(at + 2 * UNITS, g.to(type), mask=valid)
+                        tl.store(at + 3 * UNITS, i.to(type), mask=valid)
+                    to = states_at + (since + 1) * UNITS + unit[None, :]
+                    tl.store(memory + to, m, mask=valid)
+                    tl.store(hidden + to, new.to(type), mask=valid)
+                tl.debug_barrier()  # the next step reads what all threads wrote
+        if RULE:
+            tl.debug_barrier()
+            spike = _first_spike(
+                hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
+                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, SQUASH, PRECISION, TILE, STEPS, CHUNK, WIDE, MANY,
+            )  # fmt: skip
+            tl.store(fired + row, spike <= end, mask=spike <= end)
+            end = tl.minimum(end, spike)
+            tl.store(ends + position, end)
+            tl.debug_barrier()
+            limit = tl.minimum(limit, tl.max(end, 0))
+        begin = stop
+    tl.debug_barrier()
+    if TOP:
+        _let_go(hidden, features, answered, row, end, first, last, origin, slots, UNITS, CHUNK)
+    if not SAVE:
+        if limit == last:
+            start = ((row * slots) * UNITS)[:, None]
+            for column in range(0, UNITS, COLUMNS):
+                unit = (column + units)[None, :]
+                after = states_at + (last - first) * UNITS + unit
+                tl.store(hidden + start + unit, tl.load(hidden + after, mask=valid, other=0.0), mask=valid)
+                tl.store(memory + start + unit, tl.load(memory + after, mask=valid, other=0.0), mask=valid)
+
+
+@triton.jit(do_not_specialize=["slots", "arriving_step"])
+def backward(
+    gates, memory, weight, arriving, base, into_hidden, into_memory, order, ends, slots, arriving_step,
+    UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr,
+    PRECISION: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """From the last answer of a tile back to its first step. The gradient that reaches the hidden state after step s
+    from outside is `arriving[base[row] + s · arriving_step]`, or where AT_END `arriving[base[row]]` at the row's end
+    alone."""
+    tile = tl.program_id(0)
+    position = tile * TILE + tl.arange(0, TILE)
+    end = tl.load(ends + position)
+    limit = tl.max(end, 0)
+    square: tl.constexpr = UNITS * UNITS
+    units = tl.arange(0, COLUMNS)
+    type = gates.dtype.element_ty
+    row = tl.load(order + position).to(tl.int64)
+    valid = (end > 0)[:, None]
+    start = tl.load(base + row, mask=end > 0, other=0).to(tl.int64)
+    state = (row * UNITS)[:, None]
+    gates_at = (row * slots * (4 * UNITS))[:, None]
+    states_at = (row * slots * UNITS)[:, None]
+    if RESIDENT:
+        w_at = weight + tl.arange(0, CHUNK)[:, None] * UNITS + units[None, :]
+        w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
+        w3 = w2
+        if not GRU:
+            w3 = tl.load(w_at + 3 * square)
+        flow, keep = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
+        at = memory + states_at + limit * UNITS + units[None, :]
+        after, before = tl.load(at, mask=valid, other=0.0), tl.load(at - UNITS, mask=valid, other=0.0)
+        at = gates + gates_at + (limit - 1) * (4 * UNITS) + units[None, :]
+        a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
+        c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.load(at + 3 * UNITS, mask=valid, other=0.0)
+    for back in range(1, limit + 1):
+        step = limit - back
+        if AT_END:
+            outside = step == end - 1
+        else:
+            outside = step < end
+        from_outside = arriving + ((start + step.to(tl.int64) * arriving_step) * UNITS)[:, None]
+        read = (step < end)[:, None]
+        if RESIDENT:
+            at = gates + gates_at + step * (4 * UNITS) + units[None, :]
+            down = tl.where(step > 0, 1, 0)
+            ahead = at - down * (4 * UNITS)
+            next_a = tl.load(ahead, mask=valid, other=0.0)
+            next_b = tl.load(ahead + UNITS, mask=valid, other=0.0)
+            next_c = tl.load(ahead + 2 * UNITS, mask=valid, other=0.0)
+            next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
+            next_before = tl.load(memory + states_at + (step - down) * UNITS + units[None, :], mask=valid, other=0.0)
+            flow += tl.load(from_outside + units[None, :], mask=outside[:, None], other=0.0)
+            e, f, g, i, keep, flow = _gated_backward(
+                a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32), before, after, flow, keep, GRU
+            )
+            e, f = tl.where(read, e, 0.0).to(type), tl.where(read, f, 0.0).to(type)
+            g, i = tl.where(read, g, 0.0).to(type), tl.where(read, i, 0.0).to(type)
+            keep, flow = tl.where(read, keep, 0.0), tl.where(read, flow, 0.0)
+            tl.store(at, e, mask=valid)
+            tl.store(at + UNITS, f, mask=valid)
+            tl.store(at + 2 * UNITS, g, mask=valid)
+            tl.store(at + 3 * UNITS, i, mask=valid)
+            if SCALED:  # float16 has the digits of tf32 but not its range: each row is brought to at most 1 and back
+                largest = tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(i)))
+                largest = tl.maximum(tl.max(largest, 1), 1e-37)[:, None]
+                e, f, g, i = e / largest, f / largest, g / largest, i / largest
+            e, f, g, i = e.to(w0.dtype), f.to(w0.dtype), g.to(w0.dtype), i.to(w0.dtype)
+            product = tl.dot(e, w0, input_precision=PRECISION) + tl.dot(f, w1, input_precision=PRECISION)
+            if GRU:
+                product += tl.dot(i, w2, input_precision=PRECISION)
+            else:
+                product += tl.dot(g, w2, input_precision=PRECISION) + tl.dot(i, w3, input_precision=PRECISION)
+            if SCALED:
+                product *= largest
+            flow += product
+            a, b, c, d, after, before = next_a, next_b, next_c, next_d, before, next_before
+        else:
+            carried = valid & (step + 1 + tl.zeros((TILE,), tl.int32) < limit)[:, None]
+            for column in range(0, UNITS, COLUMNS):
+                unit = (column + units)[None, :]
+                at = gates + gates_at + step * (4 * UNITS) + unit
+                flow = tl.load(into_hidden + state + unit, mask=carried, other=0.0)
+                flow += tl.load(from_outside + unit, mask=outside[:, None], other=0.0)
+                keep = tl.load(into_memory + state + unit, mask=carried, other=0.0)
+                memory_at = memory + states_at + step * UNITS + unit
+                before = tl.load(memory_at, mask=valid, other=0.0)
+                after = tl.load(memory_at + UNITS, mask=valid, other=0.0)
+                a = tl.load(at, mask=valid, other=0.0).to(tl.float32)
+                b = tl.load(at + UNITS, mask=valid, other=0.0).to(tl.float32)
+                c = tl.load(at + 2 * UNITS, mask=valid, other=0.0).to(tl.float32)
+                d = tl.load(at + 3 * UNITS, mask=valid, other=0.0).to(tl.float32)
+                e, f, g, i, keep, flow = _gated_backward(a, b, c, d, before, after, flow, keep, GRU)
+                tl.store(at, tl.where(read, e, 0.0).to(type), mask=valid)
+                tl.store(at + UNITS, tl.where(read, f, 0.0).to(type), mask=valid)
+                tl.store(at + 2 * UNITS, tl.where(read, g, 0.0).to(type), mask=valid)
+                tl.store(at + 3 * UNITS, tl.where(read, i, 0.0).to(type), mask=valid)
+                tl.store(into_memory + state + unit, tl.where(read, keep, 0.0), mask=valid)
+                tl.store(into_hidden + state + unit, tl.where(read, flow, 0.0), mask=valid)
+            tl.debug_barrier()
+            for column in range(0, UNITS, COLUMNS):
+                unit = (column + units)[None, :]
+                flow = tl.load(into_hidden + state + unit, mask=valid, other=0.0)
+                for chunk in range(0, UNITS, CHUNK):
+                    k = chunk + tl.arange(0, CHUNK)
+                    d_at = gates + gates_at + step * (4 * UNITS) + k[None, :]
+                    w_at = weight + k[:, None] * UNITS + unit
+                    e, f = tl.load(d_at, mask=valid, other=0.0), tl.load(d_at + UNITS, mask=valid, other=0.0)
+                    flow = tl.dot(e, tl.load(w_at), flow, input_precision=PRECISION)
+                    flow = tl.dot(f, tl.load(w_at + square), flow, input_precision=PRECISION)
+                    i = tl.load(d_at + 3 * UNITS, mask=valid, other=0.0)
+                    if GRU:
+                        flow = tl.dot(i, tl.load(w_at + 2 * square), flow, input_precision=PRECISION)
+                    else:
+                        g = tl.load(d_at + 2 * UNITS, mask=valid, other=0.0)
+                        flow = tl.dot(g, tl.load(w_at + 2 * square), flow, input_precision=PRECISION)
+                        flow = tl.dot(i, tl.load(w_at + 3 * square), flow, input_precision=PRECISION)
+                tl.store(into_hidden + state + unit, flow, mask=valid)
+            tl.debug_barrier()
