@@ -11,8 +11,8 @@ from rankcode.cells import GRU, LIF, LSTM, ConvLIF, ConvLSTM, Stack
 from rankcode.network import Network
 
 
-def checked_inputs(network: Network, inputs, lengths) -> tuple[Tensor, Tensor]:
-    """Inputs [rows, steps, features…] in the network's precision, and lengths [rows]."""
+def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tuple[Tensor, Tensor]:
+    """Inputs [rows, steps, features…] in the network's precision, and lengths [rows]; `values`: looked at, too."""
     inputs = torch.as_tensor(inputs)
     if inputs.dim() < 3:
         raise ValueError(f"inputs must have shape [rows, steps, features…], not {list(inputs.shape)}")
@@ -31,6 +31,8 @@ def checked_inputs(network: Network, inputs, lengths) -> tuple[Tensor, Tensor]:
     if lengths.shape != (rows,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
     lengths = lengths.long()  # before they are compared: a byte cannot hold every T
+    if not values:
+        return inputs, lengths
     for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
         raise ValueError(f"the length of row {row} of the batch is {int(lengths[row])}, outside 1…{steps}")
     return inputs, lengths

@@ -95,26 +95,30 @@ class Rows(ABC):
         if size == 0:
             raise ValueError("the data has no rows")
         self.size, self.encode, self.augment = size, encode, augment
+        self._shuffled: tuple[tuple[int, int], Tensor] | None = None  # the last epoch asked for
+
+    def index(self, number: int, rows: int, seed: int) -> Tensor:
+        """Which rows training batch `number` holds: shuffled anew each epoch, the last of which may be smaller."""
+        epoch, part = divmod(number, self.epoch(rows))
+        if self._shuffled is None or self._shuffled[0] != (seed, epoch):
+            order = torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
+            self._shuffled = (seed, epoch), order
+        return self._shuffled[1][part * rows : (part + 1) * rows]
 
     @abstractmethod
     def take(self, index: Tensor, device: Device) -> Batch:
         """These rows, as they are stored, on the device."""
 
-    def epoch(self, rows: int) -> int | None:
+    def epoch(self, rows: int) -> int:
         return -(-self.size // rows)
 
     def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
-        """Shuffled anew each epoch; the last batch of an epoch may be smaller."""
-        epoch, skip = divmod(start, -(-self.size // rows))
-        for number in count(epoch):
-            order = torch.randperm(self.size, generator=seeded("cpu", seed, number)).split(rows)
-            for part in range(skip, len(order)):
-                inputs, labels, lengths = self.take(order[part], device)
-                if self.augment is not None:
-                    generator = seeded(device, seed, number, part, 3)
-                    inputs = self.augment(inputs, lengths, generator)
-                yield self._encoded(Batch(inputs, labels, lengths))
-            skip = 0
+        for number in count(start):
+            inputs, labels, lengths = self.take(self.index(number, rows, seed), device)
+            if self.augment is not None:
+                generator = seeded(device, seed, *divmod(number, self.epoch(rows)), 3)
+                inputs = self.augment(inputs, lengths, generator)
+            yield self._encoded(Batch(inputs, labels, lengths))
 
     def scan(self, rows: int, device: Device) -> Iterator[Batch]:
         for index in torch.arange(self.size).split(rows):
@@ -148,7 +152,7 @@ class Packed(Rows):
     """Rows of different lengths, one after the other without padding, in memory or mapped from a file.
 
     `values` [steps of all rows, features…]; a row has `lengths` of them from `offsets` on. A batch is as long as
-    its longest row. On a GPU the values are moved there once.
+    its longest row. On a GPU all of it is moved there once.
     """
 
     def __init__(self, values, offsets, lengths, labels, encode: Encode | None = None, augment: Augment | None = None):
@@ -156,23 +160,24 @@ class Packed(Rows):
         super().__init__(len(labels), encode, augment)
         self.labels = _column("labels", labels, self.size)
         self.offsets, self.lengths = _column("offsets", offsets, self.size), _column("lengths", lengths, self.size)
-        self._on: dict[str, Tensor] = {}
+        self._on: dict[str, tuple[Tensor, ...]] = {}
 
     def take(self, index: Tensor, device: Device) -> Batch:
-        lengths = self.lengths[index].to(device)
         step = torch.arange(int(self.lengths[index].max()), device=device)
-        offsets = self.offsets[index].to(device)[:, None]
-        inside = step < lengths[:, None]
+        values, offsets, lengths, labels = self._columns(device)
+        index = index.to(device)
+        lengths = lengths[index]
         # A padded step repeats the row's last one: harmless, and never read.
-        where = offsets + torch.where(inside, step, lengths[:, None] - 1)
-        return Batch(self._values(device)[where], self.labels[index].to(device), lengths)
+        where = offsets[index][:, None] + torch.minimum(step, lengths[:, None] - 1)
+        return Batch(values[where], labels[index], lengths)
 
-    def _values(self, device: Device) -> Tensor:
+    def _columns(self, device: Device) -> tuple[Tensor, ...]:
+        columns = (self.values, self.offsets, self.lengths, self.labels)
         device = torch.device(device)
         if device.type == "cpu":
-            return self.values
+            return columns
         if str(device) not in self._on:
-            self._on[str(device)] = self.values.to(device)
+            self._on[str(device)] = tuple(column.to(device) for column in columns)
         return self._on[str(device)]
 
 

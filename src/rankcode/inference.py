@@ -48,9 +48,10 @@ def decide(
     """Read each row until the rule fires, by default `Threshold(0.95)`, and say what was answered."""
     rule = Threshold() if rule is None else rule
     check_rule(rule, network.activation, network.classes)
+    ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)
     with inference(network):
-        decision = run(network, inputs, lengths, rule, "answer", engine).decision
+        decision = run(network, inputs, lengths, rule, "answer", engine, lengths if ragged else None).decision
     check_read(inputs, decision.steps)
     return decision
 

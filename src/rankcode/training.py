@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from rankcode.data import Arrays, Batch, Loader, Source, as_source, split_of
+from rankcode.data import Arrays, Batch, Loader, Rows, Source, as_source, split_of
 from rankcode.decision import Decision
 from rankcode.distributed import own_device, processes
 from rankcode.inference import decide
@@ -72,6 +72,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
         plan = group.from_first(lambda: _plan(source, config, group.count))
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(_Step(network, objective, config, device), device)
+        answers = _Answers(source, config, device, group.count)
         state = TrainingState(network, config, group, device)
         settings = _settings(network, task, source, objective, config)
         folder = None if config.folder is None or not group.first else RunFolder(config.folder, config.tensorboard)
@@ -87,7 +88,8 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
                 progress = state.batch / plan.batches
                 _seed(device, config.seed, state.batch, group.rank)
                 batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
-                loss, decision = step(batch, progress)
+                loss, decision = step(batch, progress, answers.expected(state.batch), state.batch < plan.unseen)
+                answers.note(decision)
                 state.update(loss * weight, config.rate_at(progress))
                 if weight > 0:
                     state.count(batch.labels, loss, decision)
@@ -123,15 +125,39 @@ class _Step(nn.Module):
         self.network, self.objective, self.engine, self.device = network, objective, config.engine, device
         self.precision = None if config.precision == "float32" else getattr(torch, config.precision)
 
-    def forward(self, batch, progress: float) -> tuple[Tensor, Decision]:
+    def forward(self, batch, progress: float, expected: Tensor | None, check: bool) -> tuple[Tensor, Decision]:
         with torch.autocast(self.device.type, self.precision, enabled=self.precision is not None):
-            return self.objective(self.network, *batch, engine=self.engine, progress=progress)
+            return self.objective(
+                self.network, *batch, engine=self.engine, progress=progress, expected_steps=expected, check=check
+            )
+
+
+class _Answers:
+    """Where each row of the data answered last, and so will probably answer next: engines on a GPU are faster for
+    knowing it. It changes nothing else, so it is not part of a checkpoint."""
+
+    def __init__(self, source: Source, config: Training, device: torch.device, processes: int):
+        self.source = source if isinstance(source, Rows) and device.type == "cuda" and processes == 1 else None
+        self.config, self.device = config, device
+        if self.source is not None:
+            self.steps = torch.zeros(self.source.size, dtype=torch.long, device=device)
+
+    def expected(self, batch: int) -> Tensor | None:
+        if self.source is None:
+            return None
+        self.index = self.source.index(batch, self.config.rows, self.config.seed).to(self.device)
+        return self.steps[self.index]
+
+    def note(self, decision: Decision) -> None:
+        if self.source is not None:
+            self.steps[self.index] = decision.steps
 
 
 class _Plan(NamedTuple):
     batches: int
     validate_every: int
     save_every: int
+    unseen: int  # batches until every row of the data has been looked at
 
     def validates(self, batch: int) -> bool:
         return batch % self.validate_every == 0 or batch == self.batches
@@ -162,7 +188,8 @@ def _plan(source: Source, config: Training, processes: int) -> _Plan:
     validate_every = config.validate_every or (epoch or 50) * (
         -(-20 // epoch) if epoch and config.epochs is None else 1
     )
-    return _Plan(batches, validate_every, epoch if epoch and isinstance(source, Loader) else validate_every)
+    save_every = epoch if epoch and isinstance(source, Loader) else validate_every
+    return _Plan(batches, validate_every, save_every, epoch if epoch and isinstance(source, Rows) else batches)
 
 
 def _spike_rule(network: Network, objective: Objective, config: Training) -> Rule:

@@ -20,7 +20,8 @@ class TrainingState:
     def __init__(self, network: Network, config: Training, group: Processes, device: torch.device):
         self.network, self.config, self.group = network, config, group
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        self.optimizer = kind(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
+        fused = device.type == "cuda" or None  # one launch for all weights
+        self.optimizer = kind(network.parameters(), lr=config.rate, weight_decay=config.weight_decay, fused=fused)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
         self.average: AveragedModel | None = None
         if config.average is not None:
