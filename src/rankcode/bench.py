@@ -13,7 +13,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankcode import cells
+from rankcode.agreement import products_in
 from rankcode.engines import ENGINES, run
-from rankcode.inference import decide
+from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.objectives import AtSpike
 from rankcode.progress import Progress
@@ -64,7 +64,9 @@ class Measured:
     low: float  # quartiles
     high: float
     megabytes: float | None  # saved for the backward pass on a CPU, peak on a GPU
-    ratio: float  # to conventional training, or inference, at its fastest
+    busy: float | None  # milliseconds the GPU worked, without its waiting for the host
+    ratio: float  # to conventional training, or inference, at its fastest in the same class of precision
+    busy_ratio: float | None  # the same of `busy`
     ideal: float  # steps read ÷ steps there are
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,24 +90,36 @@ def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, p
     cases = dict(_conventional(network, inputs, labels))
     ways = planted(shape.steps, shape.rows)
     for spikes, steps in ways.items():
+        # In order, an engine is told beforehand: in training, too, it is known where a row answered last.
+        steps = steps.to(device)
+        expected = steps if "ordered" in spikes else None
         for engine in engines:
-            for mode, precision, call in _ours(network, inputs, labels, FireAt(steps.to(device)), engine):
+            for mode, precision, call in _ours(network, inputs, labels, FireAt(steps), engine, expected):
                 cases[mode, spikes, engine, precision] = call
     timed = _timed(cases, repeats, device, progress)
+    busy = {key: _busy(call) if device.startswith("cuda") else None for key, call in cases.items()}
     found = []
     for (mode, spikes, engine, precision), seconds in timed.items():
-        conventional = (timed[key] for key in timed if key[0] == mode and key[2] == CONVENTIONAL)
-        call = cases[mode, spikes, engine, precision]
+        rivals = [key for key in timed if key[0] == mode and key[2] == CONVENTIONAL and _same_class(precision, key[3])]
+        call, worked = cases[mode, spikes, engine, precision], busy[mode, spikes, engine, precision]
         found.append(
             Measured(
                 *(mode, shape.rows, spikes, engine, precision),
                 *_quartiles(seconds),
                 megabytes=_memory(call, device) if mode == "training" else None,
-                ratio=statistics.median(seconds) / min(map(statistics.median, conventional)),
+                busy=worked,
+                ratio=statistics.median(seconds) / min(statistics.median(timed[key]) for key in rivals),
+                busy_ratio=None if worked is None else worked / min(busy[key] or 0.0 for key in rivals),
                 ideal=float(ways[spikes].double().mean()) / shape.steps,
             )
         )
     return found
+
+
+def _same_class(own: str, other: str) -> bool:
+    """What is compared with what: with bfloat16 the faster of it and tf32."""
+    own, other = own.split(",")[0], other.split(",")[0]
+    return own == other or (own == "bfloat16" and other == "tf32")
 
 
 def measure_stream(shape: Shape, repeats: int) -> Measured:
@@ -120,7 +134,7 @@ def measure_stream(shape: Shape, repeats: int) -> Measured:
             fired, rule_state = rule(*network.activate(logits), step, rule_state)
             bool(fired)
             seconds.append(time.perf_counter() - begun)
-    return Measured("stream", 1, "", "one step", "float32", *_quartiles(seconds), megabytes=None, ratio=1.0, ideal=1.0)
+    return Measured("stream", 1, "", "one step", "float32", *_quartiles(seconds), None, None, 1.0, None, 1.0)
 
 
 def machine(device: str) -> dict[str, str]:
@@ -139,7 +153,7 @@ def runnable(shape: Shape, device: str) -> Iterator[str]:
     """The engines that can run here, but for the one that is there to be right."""
     network, inputs = shape.network().to(device), torch.zeros(1, 1, shape.inputs, device=device)
     for engine in ENGINES:
-        if engine == "reference":
+        if engine == "reference" or (engine == "triton" and device == "cpu"):  # slow on purpose; interpreted
             continue
         try:
             run(network, inputs, torch.ones(1, dtype=torch.long, device=device), Never(), "answer", engine)
@@ -157,6 +171,7 @@ def bench_table(found: list[Measured]) -> str:
         lines.append(
             f"{each.mode:<10} {each.rows:<6} {each.spikes:<18} {each.engine:<13} {each.precision:<20} "
             f"{each.milliseconds:9.2f}   {spread:<18} {each.ratio:5.2f}  {each.ideal:5.2f}"
+            + ("" if each.busy is None else f"  busy {each.busy:7.2f} ms {each.busy_ratio:5.2f}")
             + ("" if each.megabytes is None else f"  {each.megabytes:8.1f} MB")
         )
     return "\n".join(lines)
@@ -176,7 +191,7 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
         for precision in ("float32", "tf32", "bfloat16") if inputs.is_cuda else ("float32",):
 
             def train(layer=layer, x=x, rows_first=rows_first, precision=precision):
-                with _precision(precision):
+                with products_in(precision, inputs.is_cuda):
                     features = layer(x)[0]
                     last = features[:, -1] if rows_first else features[-1]
                     loss = F.cross_entropy(network.readout(last).float(), labels)
@@ -185,7 +200,7 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
                 network.zero_grad()
 
             def infer(layer=layer, x=x, precision=precision):
-                with torch.no_grad(), _precision(precision):
+                with torch.no_grad(), products_in(precision, x.is_cuda):
                     layer(x)
 
             name = precision if rows_first else f"{precision}, steps first"
@@ -194,35 +209,27 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
 
 
 def _ours(
-    network: Network, inputs: Tensor, labels: Tensor, rule: FireAt, engine: str
+    network: Network, inputs: Tensor, labels: Tensor, rule: FireAt, engine: str, expected: Tensor | None
 ) -> Iterator[tuple[Mode, str, Callable[[], Any]]]:
     lengths = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
     objective = AtSpike(rule=rule)
-    for precision in ("float32", "tf32") if inputs.is_cuda else ("float32",):
+    precisions = ("float32",)
+    if inputs.is_cuda:
+        precisions = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)
+    for precision in precisions:
 
         def train(precision=precision):
-            with _precision(precision):
-                result = run(network, inputs, lengths, rule, "answer", engine)
+            with products_in(precision, inputs.is_cuda):
+                result = run(network, inputs, lengths, rule, "answer", engine, expected)
                 objective.loss(result, labels).backward()
             network.zero_grad()
 
         def infer(precision=precision):
-            with _precision(precision):
-                decide(network, inputs, lengths, rule, engine)
+            with products_in(precision, inputs.is_cuda), inference(network):
+                run(network, inputs, lengths, rule, "answer", engine, expected)
 
         yield "training", precision, train
         yield "inference", precision, infer
-
-
-@contextmanager
-def _precision(name: str) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
-    try:
-        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bfloat16"):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def _timed(cases: dict[Key, Callable], repeats: int, device: str, progress: bool) -> dict[Key, list[float]]:
@@ -249,6 +256,15 @@ def _seconds(call: Callable, device: str) -> float:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     return time.perf_counter() - begun
+
+
+def _busy(call: Callable) -> float:
+    """Milliseconds the GPU works for a call."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(LEAST):
+            call()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in profiler.key_averages()) / LEAST / 1e3
 
 
 def _memory(call: Callable, device: str) -> float:

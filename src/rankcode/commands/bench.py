@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rankcode.agreement import check_engines
 from rankcode.bench import Measured, Shape, bench_table, machine, measure, measure_stream, runnable
 from rankcode.distributed import own_device
 from rankcode.whole_file import write_whole
@@ -37,14 +38,18 @@ class Bench:
     """Files to write: OUTPUT.json and OUTPUT.png."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
+    check: bool = False
+    """Measure nothing; see that every engine gives what the reference gives, on this device."""
 
     def run(self) -> None:
-        from rankcode.plots import plot_bench
-
         if not self.rows or min(*self.rows, self.steps, self.inputs, self.units, self.repeats, 1) < 1:
             raise ValueError("rows, steps, inputs, units and repeats must be at least 1")
         device = str(own_device(self.device))
+        if self.check:
+            return _check(device)
         shapes = [Shape(rows, self.steps, self.inputs, self.units, cell=self.cell) for rows in self.rows]
+        from rankcode.plots import plot_bench
+
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
@@ -57,3 +62,19 @@ class Bench:
         write_whole(Path(f"{self.output}.json"), json.dumps(content, indent=2).encode() + b"\n")
         plot_bench(found).savefig(f"{self.output}.png", dpi=150)
         print(f"wrote {self.output}.json and {self.output}.png")
+        return None
+
+
+def _check(device: str) -> None:
+    wrong = 0
+    for each in check_engines(device):
+        said = each.wrong or "ok"
+        near = f", {each.differing} rows within rounding of θ" if each.differing else ""
+        print(
+            f"{each.engine:<9} {each.precision:<9} {each.case:<44} logits {each.values:.1e}  gradients "
+            f"{each.gradients:.1e}  {said}{near}"
+        )
+        wrong += bool(each.wrong)
+    if wrong:
+        raise ValueError(f"{wrong} cases differ from the reference: see above")
+    print("every engine gives what the reference gives")
