@@ -60,7 +60,7 @@ def train(name: str, **settings):
     history = rc.fit(network, task, objective, rc.Training(**SETTINGS | own | settings))
     watching.remove()
     for record in history.records:
-        del record["seconds"]
+        del record["seconds"], record["training_seconds"]
     return [weight.detach() for weight in network.parameters()], history.records, gradients
 
 
@@ -165,7 +165,7 @@ def cut_off_and_resumed(place: Path, rank: int) -> None:
         data = TensorDataset(*sequences(10 + rank))  # four batches here, five in the other process
         config = rc.Training(**SETTINGS | {"epochs": 4, "validate_every": 3, "folder": str(folder), "resume": True})
         history = rc.fit(network, DataLoader(data, 3, shuffle=True), rc.AtSpike(0.45), config)
-        return network, [{**record, "seconds": 0} for record in history.records]
+        return network, [{**record, "seconds": 0, "training_seconds": 0} for record in history.records]
 
     network, records = run(place / "undisturbed")
     TrainingState.update = cut

@@ -118,9 +118,11 @@ def outcome(folder):
     """Everything a run leaves, but for the time it took."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     weights, history, best = torch.load(f"{folder}.result", weights_only=True)
-    assert [{**r, "seconds": 0} for r in history] == [{**r, "seconds": 0} for r in records]
+    assert [{**r, "seconds": 0, "training_seconds": 0} for r in history] == [
+        {**r, "seconds": 0, "training_seconds": 0} for r in records
+    ]
     for record in (*records, best):
-        del record["seconds"]
+        del record["seconds"], record["training_seconds"]
     files = [(folder / f"{name}.safetensors").read_bytes() for name in ("best", "last")]
     return records, best, files, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 

@@ -216,7 +216,16 @@ def test_what_a_record_holds(objective):
     seconds = [record["seconds"] for record in records]
     assert 0 < seconds[0] <= seconds[1] <= seconds[2]
     for record in records:
-        assert set(record) == {"batch", "examples", "seconds", "rate", "training", "validation", "first_spike"}
+        assert set(record) == {
+            "batch",
+            "examples",
+            "seconds",
+            "training_seconds",
+            "rate",
+            "training",
+            "validation",
+            "first_spike",
+        }
         assert set(record["training"]) == {"loss", "accuracy", "mean_steps"}
         for part in ("validation", "first_spike"):
             histogram = record[part]["steps_histogram"]
@@ -248,7 +257,10 @@ def test_without_validation_data_the_last_weights_are_kept(tmp_path):
     config = rc.Training(epochs=4, rows=8, folder=str(folder.path), **QUIET)
     history = rc.fit(network, easy(30), rc.AtSpike(0.6), config)
     assert history.best is None
-    assert all(set(record) == {"batch", "examples", "seconds", "rate", "training"} for record in history.records)
+    assert all(
+        set(record) == {"batch", "examples", "seconds", "training_seconds", "rate", "training"}
+        for record in history.records
+    )
     for name in ("best", "last"):
         for saved, weight in zip(folder.model(name).parameters(), network.parameters(), strict=True):
             assert torch.equal(saved, weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,27 @@ def plot_bench(found: Sequence[Measured]) -> Figure:
     panels[0].minorticks_off()
     panels[0].set_ylim(0.8 * min(each.ratio for each in training), 1.2 * max(1, *(each.ratio for each in training)))
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(names), frameon=False)
+    return figure
+
+
+def plot_epochs(runs: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]]) -> Figure:
+    """Time between two records of rank-coded training ÷ the median of conventional training, for each machine, and
+    the share of the steps that was read, which is what it could be at best."""
+    figure = Figure(figsize=(5.2 * len(runs), 3.9), layout="constrained")
+    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    for axes, (name, (rank_coded, conventional)) in zip(panels, runs.items(), strict=True):
+        usual = statistics.median(record["training_seconds"] for record in conventional[1:] or conventional)
+        longest = max(record["training"]["mean_steps"] for record in conventional)
+        epochs = range(1, len(rank_coded) + 1)
+        ratio = [record["training_seconds"] / usual for record in rank_coded]
+        read = [record["training"]["mean_steps"] / longest for record in rank_coded]
+        axes.plot(epochs, ratio, color=COLOURS[0], lw=1.5, marker="." if len(ratio) < 30 else "", label="time")
+        axes.plot(epochs, read, color="#30343b", lw=1.2, ls="--", label="steps read")
+        axes.axhline(1, color=GREY, lw=1)
+        axes.set(title=f"{name}: conventional {usual:.3g} s", xlabel="epoch", ylim=(0, 1.1))
+        _plain(axes)
+    panels[0].set(ylabel="rank-coded ÷ conventional")
+    panels[0].legend(frameon=False, loc="lower left")
     return figure
 
 

@@ -42,9 +42,10 @@ class History:
     """What training went through: a record for each validation, and the best of them.
 
     A record holds batch, examples, seconds, rate, means over the batches since the last record
-    (`training`), the report with the objective's rule (`validation`), and that of first-spike inference
-    (`first_spike`), the same where the objective itself ends at the spike. Without validation data a
-    record has no `validation` and no `first_spike`, and `best` is None.
+    (`training`) and the seconds they took (`training_seconds`), the report with the objective's rule
+    (`validation`), and that of first-spike inference (`first_spike`), the same where the objective itself
+    ends at the spike. Without validation data a record has no `validation` and no `first_spike`, and `best`
+    is None.
     """
 
     records: list[dict[str, Any]]
@@ -247,6 +248,7 @@ def _record(state: TrainingState, held_out: Source | None, rule: Rule, spike_rul
         "batch": state.batch,
         "examples": state.examples + int(state.sums[0]),
         "seconds": state.seconds,
+        "training_seconds": state.training_seconds,
         "rate": state.optimizer.param_groups[0]["lr"],
         "training": means,
     }

@@ -34,6 +34,7 @@ class TrainingState:
         self.best: dict[str, Any] | None = None
         self.best_weights = self.weights()
         self._seconds, self._begun = 0.0, time.monotonic()
+        self._validated = self._begun  # when the last record was complete
 
     @property
     def model(self) -> Network:
@@ -44,6 +45,11 @@ class TrainingState:
     def seconds(self) -> float:
         """Spent on this run, the parts before a resume included."""
         return round(self._seconds + time.monotonic() - self._begun, 3)
+
+    @property
+    def training_seconds(self) -> float:
+        """Spent since the last record was complete: on training alone."""
+        return round(time.monotonic() - self._validated, 3)
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the model's weights."""
@@ -83,6 +89,7 @@ class TrainingState:
     def add(self, record: dict[str, Any]) -> bool:
         """Add a record to the history; whether its model is the best so far, which is then kept."""
         self.records.append(record)
+        self._validated = time.monotonic()
         self.examples = record["examples"]
         self.sums.zero_()
         if "validation" in record:
