@@ -39,7 +39,7 @@ def plot_training(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     lower.set(ylabel="mean steps read", xlabel="training examples", ylim=(0, None))
     upper.legend(frameon=False)
     for axes in (upper, lower):
-        _plain(axes)
+        plain(axes)
     figure.savefig(path, dpi=120)
 
 
@@ -64,38 +64,49 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     margin = 0.05 * (highest - lowest) + 0.1
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
     axes.legend(frameon=False, loc="lower right")
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def plot_bench(found: Sequence[Measured]) -> Figure:
-    """Time of a training step ÷ that of conventional training, for every engine; a line is the ideal."""
+    """Time of a training step ÷ that of conventional training, for every engine; a line is the ideal, and a dot, on a
+    GPU, the same ratio of the time the GPU worked."""
     training = [each for each in found if each.mode == "training" and each.engine != "conventional"]
     sizes = sorted({each.rows for each in training})
-    figure = Figure(figsize=(4.4 * len(sizes) + 1, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    columns = min(2, len(sizes))
+    lines = -(-len(sizes) // columns)
+    figure = Figure(figsize=(5 * columns + 1, 3.7 * lines + 0.5), layout="constrained")
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
+    for unused in panels[len(sizes) :]:
+        unused.remove()
     names = sorted({(each.engine, each.precision) for each in training})
-    for axes, rows in zip(panels, sizes, strict=True):
+    on_gpu = any(each.busy is not None for each in training)
+    for axes, rows in zip(panels, sizes, strict=False):
         here = [each for each in training if each.rows == rows]
         spikes = list(dict.fromkeys(each.spikes for each in here))
         width = 0.8 / len(names)
         for number, name in enumerate(names):
             bars = {each.spikes: each.ratio for each in here if (each.engine, each.precision) == name}
             places = [spikes.index(which) - 0.4 + (number + 0.5) * width for which in bars]
-            label = name[0] if name[1] == "float32" else f"{name[0]}, {name[1]}"
+            label = f"{name[0]}, {name[1]}" if on_gpu else name[0]
             axes.bar(places, list(bars.values()), width * 0.9, color=(COLOURS * 9)[number], label=label)
+            worked = {each.spikes: each.busy_ratio for each in here if (each.engine, each.precision) == name}
+            dots = [(place, worked[which]) for place, which in zip(places, bars, strict=True) if worked[which]]
+            axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec="#30343b", mew=1) if dots else None
         for place, which in enumerate(spikes):
             ideal = next(each.ideal for each in here if each.spikes == which)
             axes.plot([place - 0.4, place + 0.4], [ideal, ideal], color="#30343b", lw=1.5)
         axes.axhline(1, color=GREY, lw=1)
         axes.set_xticks(range(len(spikes)), [which.replace(", ", ",\n") for which in spikes], fontsize=8)
         axes.set(title=f"{rows:,} rows")
-        _plain(axes)
-    panels[0].set(ylabel="training step ÷ conventional", yscale="log")
-    ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20]
-    panels[0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    panels[0].minorticks_off()
-    panels[0].set_ylim(0.8 * min(each.ratio for each in training), 1.2 * max(1, *(each.ratio for each in training)))
+        plain(axes)
+    ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
+    for axes in panels[::columns]:
+        axes.set(ylabel="training step ÷ conventional", yscale="log")
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    lowest = min(each.busy_ratio or each.ratio for each in training)
+    panels[0].set_ylim(0.8 * lowest, 1.2 * max(1, *(each.ratio for each in training)))
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(names), frameon=False)
     return figure
 
@@ -115,7 +126,7 @@ def plot_epochs(runs: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[M
         axes.plot(epochs, read, color="#30343b", lw=1.2, ls="--", label="steps read")
         axes.axhline(1, color=GREY, lw=1)
         axes.set(title=f"{name}: conventional {usual:.3g} s", xlabel="epoch", ylim=(0, 1.1))
-        _plain(axes)
+        plain(axes)
     panels[0].set(ylabel="rank-coded ÷ conventional")
     panels[0].legend(frameon=False, loc="lower left")
     return figure
@@ -166,8 +177,8 @@ def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[s
         for level in (threshold, 1 - threshold):
             below.axhline(level, color=GREY, lw=0.8, ls=":")
         below.set(xlabel="step", ylim=(-0.03, 1.03))
-        _plain(above)
-        _plain(below)
+        plain(above)
+        plain(below)
     upper[0].set(ylabel="input")
     lower[0].set(ylabel="activation, positive class")
     handles, names = lower[0].get_legend_handles_labels()
@@ -175,7 +186,8 @@ def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[s
     return figure
 
 
-def _plain(axes) -> None:
+def plain(axes) -> None:
+    """Without a box, and with a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
