@@ -4,6 +4,7 @@ from rankcode.commands.bench import Bench
 from rankcode.commands.data import Data
 from rankcode.commands.evaluate import Evaluate, Tradeoff
 from rankcode.commands.predict import Predict
+from rankcode.commands.reproduce import Reproduce
 from rankcode.commands.train import Resume, Train
 from rankcode.demo import Demo
 
@@ -16,4 +17,5 @@ COMMANDS = {
     "predict": Predict,
     "data": Data,
     "bench": Bench,
+    "reproduce": Reproduce,
 }

@@ -1,0 +1,48 @@
+"""docs/reproduction.md, from the numbers.json of every figure."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rankcode.experiments import EXPERIMENTS
+from rankcode.whole_file import write_whole
+
+HEAD = """# The paper, reproduced
+
+Rank coding: Jeffares, Guo, Stenetorp and Moraitis, *Spike-inspired rank coding for fast and accurate recurrent neural
+networks*, ICLR 2022. Every figure and table, the paper's numbers beside ours; `rankcode reproduce all` makes this page.
+Models are selected on validation data. Times are steps read, from 1, with sequences that never fire counted in full;
+where the paper counts otherwise, both are given.
+"""
+
+
+def write_page(folder: Path, page: Path) -> None:
+    """One section for each figure that there are numbers of."""
+    sections = [HEAD]
+    for name in EXPERIMENTS:
+        file = folder / name / "numbers.json"
+        if file.exists():
+            sections.append(section(name, json.loads(file.read_text()), Path(os.path.relpath(folder, page.parent))))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(page, "\n".join(sections).encode())
+
+
+def section(name: str, found: dict[str, Any], folder: Path) -> str:
+    lines = [f"## {found['title']}", "", f"Scale: {found['scale']}. {found['text']}", ""]
+    if found.get("figure", True):
+        lines += [f"![{found['title']}]({(folder / name / f'{name}.png').as_posix()})", ""]
+    lines += ["| | paper | ours | |", "|---|---|---|---|"]
+    for number in found["numbers"]:
+        paper = "" if number["paper"] is None else _value(number["paper"], number["unit"])
+        ours = "" if number["ours"] is None else _value(number["ours"], number["unit"])
+        if number["spread"] is not None:
+            ours += f" ± {number['spread']:.2f}"
+        lines.append(f"| {number['what']} | {paper} | {ours} | {number['note']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: float | str, unit: str) -> str:
+    return value if isinstance(value, str) else f"{value:.2f} {unit}".strip()
