@@ -30,3 +30,27 @@ def test_a_gpu_gives_what_the_cpu_gives(engine, objective):
     torch.testing.assert_close(gpu_loss, loss, rtol=1e-10, atol=0)
     for gradient, gpu_gradient in zip(gradients, gpu_gradients, strict=True):
         torch.testing.assert_close(gpu_gradient, gradient, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", [rc.AtSpike(0.8, beta=0.1), rc.UntilSpike(0.8), rc.AtEnd(), rc.EveryStep()])
+def test_triton_gives_what_the_reference_gives(objective, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(3, 8), outputs=4)
+    with torch.no_grad():
+        network.readout.weight *= 10
+    inputs, labels, lengths = torch.randn(20, 40, 3), torch.randint(4, (20,)), torch.randint(1, 41, (20,))
+    results = []
+    for device, engine in (("cpu", "reference"), ("cuda", "triton")):
+        network.to(device).zero_grad()
+        batch = (part.to(device) for part in (inputs, labels, lengths))
+        loss, decision = objective(network, *batch, engine=engine)
+        loss.backward()
+        results.append(
+            (loss.detach().cpu(), decision.steps.cpu(), [p.grad.cpu().clone() for p in network.parameters()])
+        )
+    (loss, steps, gradients), (gpu_loss, gpu_steps, gpu_gradients) = results
+    assert torch.equal(steps, gpu_steps)
+    torch.testing.assert_close(gpu_loss, loss, rtol=1e-5, atol=0)
+    for gradient, gpu_gradient in zip(gradients, gpu_gradients, strict=True):
+        torch.testing.assert_close(gpu_gradient, gradient, rtol=1e-3, atol=1e-6)
