@@ -106,6 +106,9 @@ class FireAt:
             raise ValueError("FireAt needs one step, or one for each row, each a whole number of at least 1")
         self.steps = planted.long()
 
+    def __repr__(self) -> str:
+        return f"FireAt({self.steps.tolist()})"
+
     def initial_state(self, rows: int) -> State:
         if self.steps.dim() and len(self.steps) != rows:
             raise ValueError(f"FireAt was planted for {len(self.steps)} rows, the batch has {rows}")

@@ -68,7 +68,8 @@ def run(
 ) -> Run:
     if reason := can_run(network, inputs, rule):
         raise ValueError(f"the engine triton cannot run this network: {reason}")
-    features, row, step, answered, fired = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
+    with torch.cuda.device_of(inputs):  # kernels are launched on the current GPU
+        features, row, step, answered, fired = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
     logits = network.logits(features)
     if keep == "answer":
         return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths)

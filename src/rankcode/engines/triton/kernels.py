@@ -1,0 +1,169 @@
+"""The kernels of a network: what they are compiled for, and how large a part of the work a program of each takes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from rankcode.engines.triton import products, recurrence, weights
+
+TILE = 16  # rows that stay together
+STEPS = 8  # steps after which a tile looks whether its rows have fired
+PRODUCT_STEPS, PRODUCT_COLUMNS = 128 // TILE, 256  # what a program of a product makes
+LINES = 8  # of a weight that one program converts or hands out
+GATHERED = 16  # steps of a row that one program gathers
+ARRANGED = 256  # positions that one program arranges
+
+
+class Kernel:
+    """A Triton kernel with its constants, compiled at the first call. Later calls launch what was compiled as it is:
+    Triton's own way looks at every argument first, which takes longer than many of our kernels run. So all tensors
+    must lie at multiples of 16 bytes, and be of the types they had at the first call."""
+
+    def __init__(self, function: Any, *, num_warps: int = 4, num_stages: int = 3, **constants: Any):
+        self.function, self.constants = function, constants
+        self.settings = {"num_warps": num_warps, "num_stages": num_stages}
+        self.tail = [constants[name] for name in function.arg_names if name in constants]
+        self.compiled: Any = None
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+        if self.compiled is None:  # which it stays where Triton interprets
+            self.compiled = self.function[grid](*arguments, **self.constants, **self.settings)
+        else:
+            self.compiled[grid](*arguments, *self.tail)
+
+
+class Shape(NamedTuple):
+    """What the kernels of a network are compiled for."""
+
+    type: torch.dtype  # of what is kept and of products
+    recurrent_type: torch.dtype  # of the weights of the hidden state
+    precision: str  # of products of float32: tf32, or ieee
+    gru: bool
+    true_units: int
+    units: int  # rounded up to what products need
+    rule: bool  # whether a rule is asked
+    inner: int  # width of the readout's hidden layer, 0 without one
+    classes: int
+    sigmoid: bool
+    squash: str
+    device: torch.device
+
+    @property
+    def gates(self) -> int:
+        return 3 if self.gru else 4
+
+    @property
+    def resident(self) -> bool:
+        """Whether the recurrent weights stay on the chip."""
+        return self.recurrent_type.itemsize == 2 and self.units <= 128
+
+    @property
+    def one_type(self) -> bool:
+        """Whether the weights of the hidden state serve the backward pass as they are."""
+        return self.recurrent_type == self.type or self.resident
+
+
+kept = lru_cache(maxsize=256)
+
+
+def rounded(units: int) -> int:
+    return max(16, _power(units)) if units <= 128 else -(-units // 64) * 64
+
+
+def width(shape: Shape, inputs: int) -> int:
+    """Of what `gather` puts side by side, rounded up to what products are fast with."""
+    return -(-(shape.units + inputs + 1) // 8) * 8
+
+
+@kept
+def arrange(device: torch.device) -> Kernel:
+    return Kernel(products.arrange, MANY=ARRANGED)
+
+
+@kept
+def convert(shape: Shape, inputs: int, upper: bool) -> Kernel:
+    to_tf32 = shape.type == torch.float32 and shape.precision == "tf32"
+    return Kernel(weights.convert, ROUND=to_tf32, BOTH=not shape.one_type, **_layer(shape, inputs, upper))
+
+
+@kept
+def hand_out(shape: Shape, inputs: int, upper: bool) -> Kernel:
+    return Kernel(weights.hand_out, WIDTH=width(shape, inputs), **_layer(shape, inputs, upper))
+
+
+@kept
+def input_product(shape: Shape, depth: int) -> Kernel:
+    return Kernel(
+        products.product, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, RESULT_WIDTH=4 * shape.units,
+        TRANSPOSED=True, BIAS=True, **_product(shape),
+    )  # fmt: skip
+
+
+@kept
+def product_back(shape: Shape, columns: int) -> Kernel:
+    return Kernel(
+        products.product, DEPTH=shape.gates * shape.units, WIDTH=columns, GIVEN_WIDTH=4 * shape.units,
+        RESULT_WIDTH=columns, TRANSPOSED=False, BIAS=False, **_product(shape),
+    )  # fmt: skip
+
+
+@kept
+def forward(shape: Shape, save: bool, top: bool) -> Kernel:
+    return Kernel(
+        recurrence.forward, TRUE_UNITS=shape.true_units, SAVE=save, TOP=top, RULE=shape.rule and top,
+        INNER=shape.inner, CLASSES=shape.classes, SIGMOID=shape.sigmoid, SQUASH=shape.squash,
+        WIDE=max(16, _power(shape.inner)), MANY=max(16, _power(shape.classes)), STEPS=STEPS,
+        **_recurrent(shape, shape.recurrent_type),
+    )  # fmt: skip
+
+
+@kept
+def backward(shape: Shape, at_end: bool) -> Kernel:
+    type = shape.recurrent_type if shape.one_type else shape.type
+    return Kernel(recurrence.backward, AT_END=at_end, SCALED=type == torch.float16, **_recurrent(shape, type))
+
+
+@kept
+def gather(shape: Shape, inputs: int, fill: bool) -> Kernel:
+    return Kernel(
+        products.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), FILL=fill, STEPS=GATHERED,
+        COLUMNS=128,
+    )  # fmt: skip
+
+
+def _layer(shape: Shape, inputs: int, upper: bool) -> dict[str, int]:
+    return {
+        "GATES": shape.gates, "TRUE_UNITS": shape.true_units, "UNITS": shape.units, "LINES": LINES, "COLUMNS": 128,
+        "TRUE_INPUTS": shape.true_units if upper else inputs, "INPUTS": inputs,
+    }  # fmt: skip
+
+
+def _product(shape: Shape) -> dict[str, Any]:
+    return {
+        "PRECISION": shape.precision, "TILE": TILE, "STEPS": PRODUCT_STEPS, "COLUMNS": PRODUCT_COLUMNS,
+        "CHUNK": 128 // shape.type.itemsize, "num_warps": 8, "num_stages": 3,
+    }  # fmt: skip
+
+
+def _recurrent(shape: Shape, type: torch.dtype) -> dict[str, Any]:
+    """What is multiplied at once. The sizes were tried out on an H200."""
+    common = {"UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "TILE": TILE}
+    if shape.resident:
+        return common | {
+            "RESIDENT": True,
+            "COLUMNS": shape.units,
+            "CHUNK": shape.units,
+            "num_warps": 8,
+            "num_stages": 2,
+        }
+    columns = min(shape.units, 128) if shape.units % 128 == 0 or shape.units < 128 else 64
+    chunk = min(shape.units, 128 // type.itemsize)
+    return common | {"RESIDENT": False, "COLUMNS": columns, "CHUNK": chunk, "num_warps": 4, "num_stages": 3}
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, number - 1).bit_length()
