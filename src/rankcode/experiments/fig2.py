@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -101,7 +103,8 @@ def _time_by_noise(trained: Trained, task, rows: int) -> tuple[Tensor, Tensor]:
 
 def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
     figure = Figure(figsize=(11, 9), layout="constrained")
-    upper, middle, lower = figure.subfigures(3, 1, height_ratios=(1, 1, 1.2))
+    parts: Any = figure.subfigures(3, 1, height_ratios=(1, 1, 1.2))
+    upper, middle, lower = parts
     _draw_examples(upper.subplots(1, 3), first, task)
     *times, by_noise = middle.subplots(1, 3)
     for axes, name in zip(times, (SPIKE, END), strict=True):

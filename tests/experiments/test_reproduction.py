@@ -1,0 +1,113 @@
+"""What the figures share: trainings are kept and go on, numbers are files, and the page is made of them."""
+
+import json
+import math
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from rankcode import experiments
+from rankcode.cli import main
+from rankcode.experiments import fig2, page, reproduction, two_sequence_trainings
+from rankcode.experiments.reproduction import Number, Reproduction, Result, over_seeds, paper_time
+from rankcode.objectives import Objective
+from rankcode.rules import Threshold
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return Reproduction("smoke", tmp_path_factory.mktemp("reproduction"), device="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def drawn(place):
+    result = fig2.reproduce(place)
+    place.write("fig2", fig2.TITLE, result)
+    return result
+
+
+def no_training(*_):
+    raise AssertionError("this would train again")
+
+
+def test_fig2_has_the_papers_numbers_beside_ours(drawn, place):
+    found = json.loads(
+        (place.folder / "fig2" / "numbers.json").read_text(), parse_constant=lambda name: pytest.fail(name)
+    )
+    assert {95.45, 14.0, 96.84, 89.0, 96.32, 23.0} <= {number["paper"] for number in found["numbers"]}
+    assert all(number["ours"] is not None for number in found["numbers"] if "accuracy" in number["what"])
+    assert found["scale"] == "smoke" and found["versions"]["torch"] and found["figure"]
+    assert (place.folder / "fig2" / "fig2.png").read_bytes()[:4] == b"\x89PNG"
+    assert b"<svg" in (place.folder / "fig2" / "fig2.svg").read_bytes()
+
+
+def test_what_is_trained_and_evaluated_is_used_again(drawn, place, monkeypatch):
+    for name in ("fit", "evaluate", "tradeoff"):
+        monkeypatch.setattr(reproduction, name, no_training)
+    again = fig2.reproduce(place)
+    assert [number.ours for number in again.numbers if "accuracy" in number.what] == [
+        number.ours for number in drawn.numbers if "accuracy" in number.what
+    ]
+
+
+def test_a_training_that_was_cut_off_goes_on(place, monkeypatch, tmp_path):
+    place = Reproduction("smoke", tmp_path, device="cpu", progress=False)
+    setting = two_sequence_trainings.rank_coded(place)
+    whole, calls = Objective.__call__, []
+
+    def cut_off(self, *given, **more):
+        calls.append(1)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return whole(self, *given, **more)
+
+    monkeypatch.setattr(Objective, "__call__", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        place.trained(setting)
+    done = place.trained(setting)
+    assert [record["batch"] for record in done.records] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert len(calls) == 12 + 30  # it went on from its checkpoint after ten batches
+    assert not (done.path / "checkpoint.pt").exists() and (done.path / "finished").exists()
+
+
+def test_measures_of_a_training(drawn, place):
+    trained = place.trained(two_sequence_trainings.conventional(place))
+    assert trained.steps == pytest.approx(40) and trained.share_read == pytest.approx(1.0)
+    report = trained.report(Threshold(0.95), model="last")
+    assert 0 <= report["accuracy"] <= 1 and report["rows"] == 500
+
+
+def test_time_as_the_paper_counts_it():
+    # Four sequences of ten steps: spikes at steps 2, 4 and 6, and one that never fires.
+    report = {"mean_steps": (2 + 4 + 6 + 10) / 4, "fired": 0.75}
+    assert paper_time(report, 10) == pytest.approx((1 + 3 + 5) / 3)
+    assert math.isnan(paper_time({"mean_steps": 10, "fired": 0}, 10))
+
+
+def test_mean_and_spread_over_seeds():
+    assert over_seeds([1.0, 2.0, 3.0]) == (2.0, 1.0) and over_seeds([5.0]) == (5.0, None)
+
+
+def test_the_page_has_a_section_for_each_figure_there_is(tmp_path):
+    place = Reproduction("quick", tmp_path / "results", device="cpu", progress=False)
+    numbers = [
+        Number("accuracy", 98.14, 97.5, "%", 0.2),
+        Number("lost", None, float("nan"), "steps", note="never fired"),
+    ]
+    place.write("table1", "Table 1", Result(None, numbers, {}, "What was found."))
+    page.write_page(place.folder, tmp_path / "docs" / "page.md")
+    text = (tmp_path / "docs" / "page.md").read_text()
+    assert "## Table 1" in text and "| accuracy | 98.14 % | 97.50 % ± 0.20 |  |" in text and "Fig. 2" not in text
+    assert "| lost |  |  | never fired |" in text and "![" not in text and "Scale: quick. What was found." in text
+
+
+def test_every_experiment_is_there():
+    for name in experiments.EXPERIMENTS:
+        module = experiments.experiment(name)
+        assert module.TITLE and callable(module.reproduce)
+
+
+def test_nonsense_is_one_line():
+    with pytest.raises(SystemExit, match="no figure or table 'fig99'"):
+        main(["reproduce", "fig99"])
