@@ -81,3 +81,13 @@ def test_nonsense_is_one_line(arguments, said):
     with pytest.raises(SystemExit) as stop:
         main(["bench", *arguments, "--device", "cpu"])
     assert str(stop.value).startswith("rankcode: ") and said in str(stop.value)
+
+
+def test_epochs_are_drawn_as_shares_of_conventional_ones():
+    plots = pytest.importorskip("rankcode.plots")
+    records = [{"training_seconds": 2.0 / n, "training": {"mean_steps": 40.0 / n}} for n in (1, 2, 4)]
+    usual = [{"training_seconds": seconds, "training": {"mean_steps": 40.0}} for seconds in (9.0, 2.0, 2.0, 2.0)]
+    figure = plots.plot_epochs({"here": (records, usual)})
+    time, read = figure.axes[0].lines[:2]
+    assert list(time.get_ydata()) == [1, 0.5, 0.25] and list(read.get_ydata()) == [1, 0.5, 0.25]
+    assert "conventional 2 s" in figure.axes[0].get_title()
