@@ -56,7 +56,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 
 def slower(network: Network, inputs: Tensor) -> str | None:
     """The reason why PyTorch's own kernels are faster, or None. Measured on an H200."""
-    if not (torch.backends.cudnn.allow_tf32 or torch.is_autocast_enabled(inputs.device.type)):
+    if not (_blocks().tf32_allowed() or torch.is_autocast_enabled(inputs.device.type)):
         return "products in full float32 are faster elsewhere"
     if network.cell.units > MANY:
         return f"of more than {MANY} units the weights are too large for it"

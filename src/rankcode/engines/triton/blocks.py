@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -39,7 +41,7 @@ def read(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None
 ) -> Found:
     """Run all rows until they answer."""
-    parameters = list(network.cell.parameters())
+    parameters = [part for number in range(network.cell.layers) for part in network.cell.weights(number)]
     if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
         return Found(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *parameters))  # type: ignore
     inputs = _aligned(inputs)
@@ -49,7 +51,8 @@ def read(
 def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:
     """The readout as a hidden layer, its activation and the output layer; None where it is of another kind."""
     parts = list(network.readout) if isinstance(network.readout, nn.Sequential) else [network.readout]
-    if any(type(part) is nn.Linear and part.bias is None for part in parts):
+    linear = [part for part in parts if isinstance(part, nn.Linear)]
+    if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # one's own may do anything
         return None
     match parts:
         case [nn.Linear() as last]:
@@ -63,17 +66,19 @@ def _table(rule: Any, steps: int, classes: int, device: torch.device) -> Tensor:
     """Thresholds by step and class, on the device."""
     if isinstance(rule, Threshold | StepThresholds):  # which never change
         return _kept_table(rule, steps, classes, device)
-    return rule.table(steps, classes).to(device, torch.float32)
+    return _aligned(rule.table(steps, classes).to(device, torch.float32))
 
 
 @lru_cache(maxsize=64)
 def _kept_table(rule: Any, steps: int, classes: int, device: torch.device) -> Tensor:
-    return rule.table(steps, classes).to(device, torch.float32)
+    with torch.inference_mode(False):
+        return rule.table(steps, classes).to(device, torch.float32).contiguous()
 
 
 @lru_cache(maxsize=64)
 def _count(number: int, factor: int, device: torch.device) -> Tensor:
-    return torch.arange(number, device=device) * factor
+    with torch.inference_mode(False):  # it is kept, and may be used in training
+        return torch.arange(number, device=device) * factor
 
 
 class _Layer(NamedTuple):
@@ -92,7 +97,7 @@ class _Plan:
     def __init__(self, network: Network, inputs: Tensor, rule: Rule):
         cell: LSTM | GRU = network.cell
         half = torch.is_autocast_enabled(inputs.device.type)
-        tf32 = half or torch.backends.cudnn.allow_tf32
+        tf32 = half or tf32_allowed()
         fused = not isinstance(rule, Never | FireAt)
         inner, squash, last = (readout_of(network) if fused else None) or (None, "", None)
         self.shape = Shape(
@@ -191,7 +196,7 @@ def _forward(
         grid = (columns, -(-(last - first) // kernels.PRODUCT_STEPS), number_of_tiles)
         for number, layer in enumerate(plan.layers):
             given = (kept[number - 1].hidden, slots, 1 - origin) if number else (inputs, steps, 0)
-            kernels.input_product(shape, given[0].shape[2])(
+            kernels.input_product(shape, given[0].shape[2], given[0].dtype)(
                 grid, given[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, first, last,
                 *given[1:], slots, -origin,
             )  # fmt: skip
@@ -200,7 +205,7 @@ def _forward(
                 *plan.rule, first, last, origin, slots,
             )  # fmt: skip
     if keep == "answer":
-        row = _count(rows, 1, inputs.device)
+        row = _count(rows, 1, inputs.device).clone()  # the caller's own
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
         return Found(features, row, tiles.answered, tiles.answered, tiles.fired), kept, tiles
     row, step = (torch.arange(steps, device=inputs.device) < tiles.answered[:, None]).nonzero(as_tuple=True)
@@ -304,7 +309,7 @@ def _of_weights(
     left, right = gates.new_empty(largest, 4 * shape.units), gates.new_empty(largest, width)
     total = None
     for first, last, base, number in parts:
-        kernels.gather(shape, inputs, entries.fill)(
+        kernels.gather(shape, inputs, below.dtype, entries.fill)(
             (last - first, -(-entries.steps // kernels.GATHERED), 1), below, hidden, gates, left, right,
             entries.answered, entries.offsets, first, *below_at, gates.shape[1], entries.steps, base,
         )  # fmt: skip
@@ -321,9 +326,29 @@ def _transposed_product(shape: Shape, left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ · right, in float32."""
     if shape.type == torch.bfloat16 and left.is_cuda:
         return torch.mm(left.t(), right, out_dtype=torch.float32)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = shape.precision == "tf32"
-    try:
+    with _products_in(shape.precision), torch.autocast(left.device.type, enabled=False):
         return left.float().t() @ right.float()
+
+
+@contextmanager
+def _products_in(precision: str) -> Iterator[None]:
+    """PyTorch's own products of float32 in tf32, or not: by the name of the setting that the program uses."""
+    matmul: Any = torch.backends.cuda.matmul
+    try:
+        name, wanted, before = "allow_tf32", precision == "tf32", matmul.allow_tf32
+    except RuntimeError:  # it uses the new one, and PyTorch forbids to mix them
+        name, wanted, before = "fp32_precision", precision, matmul.fp32_precision
+    setattr(matmul, name, wanted)
+    try:
+        yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        setattr(matmul, name, before)
+
+
+def tf32_allowed() -> bool:
+    """Whether PyTorch's recurrent layers may run in tf32."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        return cudnn.allow_tf32
+    except RuntimeError:  # set by its new name, and for convolutions otherwise
+        return cudnn.rnn.fp32_precision == "tf32"

@@ -95,7 +95,8 @@ def hand_out(shape: Shape, inputs: int, upper: bool) -> Kernel:
 
 
 @kept
-def input_product(shape: Shape, depth: int) -> Kernel:
+def input_product(shape: Shape, depth: int, given: torch.dtype) -> Kernel:
+    """`given` is the type of what is multiplied: inputs and what a layer below gives may differ in it."""
     return Kernel(
         products.product, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, RESULT_WIDTH=4 * shape.units,
         TRANSPOSED=True, BIAS=True, **_product(shape),
@@ -127,7 +128,7 @@ def backward(shape: Shape, at_end: bool) -> Kernel:
 
 
 @kept
-def gather(shape: Shape, inputs: int, fill: bool) -> Kernel:
+def gather(shape: Shape, inputs: int, given: torch.dtype, fill: bool) -> Kernel:
     return Kernel(
         products.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), FILL=fill, STEPS=GATHERED,
         COLUMNS=128,
