@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments import mnist_trainings
+from rankcode.experiments import measures
 from rankcode.experiments import spiking_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result
 from rankcode.metrics import Curve
@@ -26,9 +26,9 @@ def reproduce(place: Reproduction) -> Result:
     numbers = []
     for name, curve in curves.items():
         numbers += _numbers(name, curve)
-    numbers += mnist_trainings.cost(runs)
+    numbers += measures.cost(runs)
     drawn = {"trade-off": {name: curve.as_dict() for name, curve in curves.items()}}
-    return Result(_draw(curves), numbers, drawn | mnist_trainings.cost_curves(runs), _text(place, curves))
+    return Result(_draw(curves), numbers, drawn | measures.cost_curves(runs), _text(place, curves))
 
 
 def _numbers(name: str, curve: Curve) -> list[Number]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from rankcode.experiments import measures
 from rankcode.experiments import mnist_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.plots import COLOURS, GREY
@@ -24,15 +25,15 @@ def reproduce(place: Reproduction) -> Result:
         SWITCH: trainings.conv_lstm_switch(place),
     }
     first = {name: place.trained(setting) for name, setting in settings.items()}
-    histories = {name: trainings.through_training(trained) for name, trained in first.items()}
+    histories = {name: measures.through_training(trained) for name, trained in first.items()}
     before, after = _around_the_switch(first[SWITCH])
     runs = {name: [trained] for name, trained in first.items()}
-    numbers = [*_numbers(first), *_switch_numbers(before, after), *trainings.cost(runs)]
+    numbers = [*_numbers(first), *_switch_numbers(before, after), *measures.cost(runs)]
     curves = {
         "through training": histories,
         "β": {LSTM: trainings.BETA, CONV: trainings.BETA, "switch": [trainings.FIRST_BETA, trainings.BETA]},
         "units": {LSTM: trainings.lstm_units(place), CONV: trainings.conv_lstm_units(place, 20)},
-        **trainings.cost_curves(runs),
+        **measures.cost_curves(runs),
     }
     return Result(_draw(place, histories), numbers, curves, _text(place, histories, before, after))
 
@@ -49,22 +50,22 @@ def _numbers(first: dict[str, Trained]) -> list[Number]:
     for name, trained in first.items():
         report = trained.report(Threshold(trainings.THETA), model="last")
         note = "the paper's: best of two runs on the test set" if name in PAPER else ""
-        numbers.append(trainings.accuracy(f"{name}, end of training: accuracy", [report], PAPER.get(name), note))
+        numbers.append(measures.accuracy(f"{name}, end of training: accuracy", [report], PAPER.get(name), note))
         steps = trained.setting.task.steps
         frame = 100 * trainings.share_of_frame(report, steps)
         paper = "< 15 %" if name in PAPER else None
         numbers.append(
             Number(f"{name}: frame passed at the spike", paper, frame, "%", None, "from 0, silent digits left out")
         )
-        numbers.append(trainings.time(name, [report]))
+        numbers.append(measures.time(name, [report]))
     return numbers
 
 
 def _switch_numbers(before: dict[str, Any], after: dict[str, Any]) -> list[Number]:
     numbers = []
     for when, report in ((f"β = {trainings.FIRST_BETA:g}", before), (f"then β = {trainings.BETA:g}", after)):
-        numbers.append(trainings.accuracy(f"{SWITCH}, {when}: accuracy", [report], None, "validation"))
-        numbers.append(trainings.time(f"{SWITCH}, {when}", [report])._replace(note="validation"))
+        numbers.append(measures.accuracy(f"{SWITCH}, {when}: accuracy", [report], None, "validation"))
+        numbers.append(measures.time(f"{SWITCH}, {when}", [report])._replace(note="validation"))
     return numbers
 
 
@@ -100,7 +101,7 @@ def _draw(place: Reproduction, histories: dict[str, Any]) -> Figure:
     _draw_digit(parts[0], trainings.task(place))
     for part, title, names in zip(parts[1:], titles, ((LSTM, CONV), (SWITCH,)), strict=True):
         panels = part.subplots(1, 2)
-        trainings.draw_through_training(panels[0], panels[1], {name: histories[name] for name in names})
+        measures.draw_through_training(panels[0], panels[1], {name: histories[name] for name in names})
         part.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
         _draw_regimes(panels[0])
         if SWITCH in names:

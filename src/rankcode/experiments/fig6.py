@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from rankcode.experiments import measures
 from rankcode.experiments import mnist_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.metrics import Curve
@@ -34,15 +35,15 @@ def reproduce(place: Reproduction) -> Result:
     runs |= {name: [place.trained(setting)] for name, setting in more.items()}
     first = {name: trained[0] for name, trained in runs.items()}
     curves = {name: trained.curve(THRESHOLDS[name], model="last") for name, trained in first.items()}
-    histories = {name: trainings.through_training(trained) for name, trained in first.items()}
+    histories = {name: measures.through_training(trained) for name, trained in first.items()}
     drawn = {
         "through training": histories,
         "trade-off": {name: curve.as_dict() for name, curve in curves.items()},
         "units": trainings.lstm_units(place),
         "seeds": len(runs[SPIKE]),
-        **trainings.cost_curves(runs),
+        **measures.cost_curves(runs),
     }
-    numbers = [*_numbers(runs), *trainings.cost(runs)]
+    numbers = [*_numbers(runs), *measures.cost(runs)]
     return Result(_draw(histories, curves), numbers, drawn, _text(place, first, curves))
 
 
@@ -50,13 +51,13 @@ def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
     numbers = []
     for name, trained in runs.items():
         reports = [each.report(Threshold(trainings.THETA), model="last") for each in trained]
-        numbers.append(trainings.accuracy(f"{name}, θ = 0.95: accuracy", reports))
-        numbers.append(trainings.time(f"{name}, θ = 0.95", reports))
+        numbers.append(measures.accuracy(f"{name}, θ = 0.95: accuracy", reports))
+        numbers.append(measures.time(f"{name}, θ = 0.95", reports))
     early = [each.report(Threshold(THRESHOLDS[END][0]), model="last") for each in runs[END]]
     at_end = [each.report(Never(), model="last") for each in runs[END]]
-    numbers.append(trainings.accuracy(f"{END}, θ = 0.25: accuracy", early))
-    numbers.append(trainings.time(f"{END}, θ = 0.25", early))
-    numbers.append(trainings.accuracy(f"{END}, last step: accuracy", at_end))
+    numbers.append(measures.accuracy(f"{END}, θ = 0.25: accuracy", early))
+    numbers.append(measures.time(f"{END}, θ = 0.25", early))
+    numbers.append(measures.accuracy(f"{END}, last step: accuracy", at_end))
     return numbers
 
 
@@ -87,7 +88,7 @@ def _draw(histories: dict[str, Any], curves: dict[str, Curve]) -> Figure:
     figure = Figure(figsize=(11, 7.6), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr]
     panels: Any = figure.subplots(2, 2)
-    trainings.draw_through_training(panels[0, 0], panels[0, 1], histories)
+    measures.draw_through_training(panels[0, 0], panels[0, 1], histories)
     panels[0, 1].legend(frameon=False, loc="lower right", fontsize=8)
     highest = 100 * max(max(curve.accuracy) for curve in curves.values())
     lowest = 100 * min(min(curve.accuracy) for curve in curves.values())

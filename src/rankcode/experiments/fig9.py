@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments import mnist_trainings
+from rankcode.experiments import measures
 from rankcode.experiments import spiking_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.rules import Never, Threshold
@@ -18,9 +18,9 @@ def reproduce(place: Reproduction) -> Result:
     settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
     runs = {name: [place.trained(setting, seed) for seed in place.seeds()] for name, setting in settings.items()}
     first = {name: trained[0] for name, trained in runs.items()}
-    histories = {name: mnist_trainings.through_training(trained) for name, trained in first.items()}
-    drawn = {"through training": histories, "seeds": len(runs[SPIKE]), **mnist_trainings.cost_curves(runs)}
-    numbers = [*_numbers(runs), *mnist_trainings.cost(runs)]
+    histories = {name: measures.through_training(trained) for name, trained in first.items()}
+    drawn = {"through training": histories, "seeds": len(runs[SPIKE]), **measures.cost_curves(runs)}
+    numbers = [*_numbers(runs), *measures.cost(runs)]
     return Result(_draw(histories), numbers, drawn, _text(place, first))
 
 
@@ -28,10 +28,10 @@ def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
     numbers = []
     for name, trained in runs.items():
         reports = [each.report(Threshold(trainings.THETA), model="last") for each in trained]
-        numbers.append(mnist_trainings.accuracy(f"{name}, first spike: accuracy", reports))
-        numbers.append(mnist_trainings.time(f"{name}, first spike", reports))
+        numbers.append(measures.accuracy(f"{name}, first spike: accuracy", reports))
+        numbers.append(measures.time(f"{name}, first spike", reports))
     at_end = [each.report(Never(), model="last") for each in runs[END]]
-    numbers.append(mnist_trainings.accuracy(f"{END}, last step: accuracy", at_end))
+    numbers.append(measures.accuracy(f"{END}, last step: accuracy", at_end))
     return numbers
 
 
@@ -51,7 +51,7 @@ def _draw(histories: dict) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr]
     panels = figure.subplots(1, 2)
-    mnist_trainings.draw_through_training(panels[0], panels[1], histories)
+    measures.draw_through_training(panels[0], panels[1], histories)
     panels[0].legend(frameon=False)
     for axes, letter in zip(panels, "AB", strict=True):
         axes.set_title(letter, loc="left", weight="bold")

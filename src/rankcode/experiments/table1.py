@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from rankcode.experiments import measures
 from rankcode.experiments import mnist_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Setting, Trained, over_seeds
 from rankcode.rules import Threshold
@@ -58,12 +59,12 @@ def reproduce(place: Reproduction) -> Result:
     for row in rows:
         numbers += _numbers(row, found[row.name])
     numbers.sort(key=lambda number: number.what.startswith("slow"))  # as the paper has them: the fast ones first
-    numbers += trainings.cost(runs)
+    numbers += measures.cost(runs)
     curves = {
         "runs": {name: [{**each._asdict(), "report": _short(each.report)} for each in found[name]] for name in found},
         "units": {row.name: row.units for row in rows},
         "β": {"fast": trainings.BETA, "slow": trainings.SLOW_BETA},
-        **trainings.cost_curves(runs),
+        **measures.cost_curves(runs),
     }
     return Result(None, numbers, curves, _text(place, rows, found))
 
@@ -106,9 +107,9 @@ def _numbers(row: Row, found: list[Found]) -> list[Number]:
         note += f"; {outside} of {len(found)} not in this regime"
     frame, spread = over_seeds([100 * each.frame for each in found])
     return [
-        trainings.accuracy(f"{row.name}: accuracy", [each.report for each in found], row.paper, note),
+        measures.accuracy(f"{row.name}: accuracy", [each.report for each in found], row.paper, note),
         Number(f"{row.name}: frame passed at the spike", "< 15 %" if row.fast else "> 25 %", frame, "%", spread),
-        trainings.time(row.name, [each.report for each in found]),
+        measures.time(row.name, [each.report for each in found]),
     ]
 
 

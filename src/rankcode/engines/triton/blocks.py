@@ -43,7 +43,7 @@ def read(
     """Run all rows until they answer."""
     parameters = [part for number in range(network.cell.layers) for part in network.cell.weights(number)]
     if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
-        return Found(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *parameters))  # type: ignore
+        return Found(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *parameters))  # type: ignore[misc]
     inputs = _aligned(inputs)
     return _forward(_Plan(network, inputs, rule), inputs, lengths, rule, keep, expected_steps, save=False)[0]
 
