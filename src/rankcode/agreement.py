@@ -83,7 +83,7 @@ def _checked(case: _Case, engine: str, precision: str, device: str) -> Checked:
     tolerance = TOLERANCES[precision]
     wrong = _wrong_steps(case, expected, got, same, tolerance.values)
     logits, gradients = [], []
-    for result, own, x in results:
+    for (result, own, x), digits in zip(results, ("float64", precision), strict=True):
         order = (result.row * (int(lengths.max()) + 1) + result.step).argsort()
         order = order[same[result.row[order]]]
         kept = result.logits[order].double()
@@ -91,7 +91,8 @@ def _checked(case: _Case, engine: str, precision: str, device: str) -> Checked:
             1 + result.step[order, None]
         )
         logits.append(kept.detach())
-        found = torch.autograd.grad((kept * weight).sum(), [*own.parameters(), x])
+        with products_in(digits, x.is_cuda):
+            found = torch.autograd.grad((kept * weight).sum(), [*own.parameters(), x])
         gradients.append([part.double() for part in found])
     values = (logits[0] - logits[1]).abs().max().item() if len(logits[0]) else 0.0
     norms = [float((a - b).norm() / a.norm().clamp(min=1e-12)) for a, b in zip(*gradients, strict=True)]

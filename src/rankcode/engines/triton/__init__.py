@@ -8,6 +8,7 @@ waits for the GPU inside a sequence.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +18,10 @@ from torch import Tensor
 from rankcode.cells import GRU, LSTM
 from rankcode.engines.run import Keep, Run, decide_rows
 from rankcode.network import Network
-from rankcode.rules import FireAt, Never, Rule
+from rankcode.rules import FireAt, Never, Rule, StepThresholds, Threshold
 
 MANY = 512  # units
+RECORDED = 2**18  # steps of all rows together; above, waiting for how many were read costs less than to multiply all
 
 
 @lru_cache(maxsize=1)
@@ -54,6 +56,13 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
     return None
 
 
+def can_be_recorded(network: Network, inputs: Tensor, rule: Rule) -> bool:
+    """Whether a run, and its backward pass, can be part of a CUDA graph: no wait, and nothing copied from the host."""
+    fixed = type(rule) in (Never, Threshold, StepThresholds) and getattr(rule, "classes", None) is None
+    size = inputs.shape[0] * inputs.shape[1]
+    return fixed and size <= RECORDED and _blocks() is not None and _blocks().readout_of(network) is not None
+
+
 def slower(network: Network, inputs: Tensor) -> str | None:
     """The reason why PyTorch's own kernels are faster, or None. Measured on an H200."""
     if not (_blocks().tf32_allowed() or torch.is_autocast_enabled(inputs.device.type)):
@@ -70,7 +79,10 @@ def run(
         raise ValueError(f"the engine triton cannot run this network: {reason}")
     with torch.cuda.device_of(inputs):  # kernels are launched on the current GPU
         features, row, step, answered, fired = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
-    logits = network.logits(features)
+    # A readout of one or two small layers is faster, and more exact, without mixed precision.
+    small = _blocks().readout_of(network) is not None
+    with torch.autocast(inputs.device.type, enabled=False) if small else nullcontext():
+        logits = network.logits(features)
     if keep == "answer":
         return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths)
     answers = logits.detach()[(answered.cumsum(0) - 1)]  # entries stand row by row

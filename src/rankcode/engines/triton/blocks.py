@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ from rankcode.rules import FireAt, Never, Rule, StepThresholds, Threshold
 
 BLOCK = 32  # steps; tiles that have ended cost nothing from the next block on
 FEW = 2**16  # steps of all rows together; up to there all are one block: launches cost more than they save
-COPIED = 2**27  # bytes that are gathered at once for the weights' gradients
+COPIED = 2**29  # bytes that are gathered at once for the weights' gradients
 INTERPRETED = knobs.runtime.interpret  # on a CPU, to test
 SQUASHES = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 
@@ -115,6 +113,10 @@ class _Plan:
             squash=squash,
             device=inputs.device,
         )
+        # Inputs in another type than their own are a copy, with lines of a length that products are fast with.
+        self.copies = self.shape.type != inputs.dtype
+        self.widths = [(cell.inputs, -(-cell.inputs // 8) * 8 if self.copies else cell.inputs)]
+        self.widths += [(cell.units, self.shape.units)] * (cell.layers - 1)
         self.layers = [self._layer(cell, number) for number in range(cell.layers)]
         self.rule = (inputs,) * 5  # any pointer: without a rule nobody looks
         if last is not None:
@@ -123,7 +125,7 @@ class _Plan:
 
     def _layer(self, cell: LSTM | GRU, number: int) -> _Layer:
         shape = self.shape
-        lines, inputs = shape.gates * shape.units, shape.units if number else cell.inputs
+        lines, (true_inputs, inputs) = shape.gates * shape.units, self.widths[number]
 
         def new(type: torch.dtype, *size: int) -> Tensor:
             return torch.empty(size, dtype=type, device=shape.device)
@@ -134,7 +136,7 @@ class _Plan:
             new(shape.type, lines, inputs), hidden, back, new(torch.float32, lines), new(torch.float32, shape.units)
         )
         own = map(_aligned, cell.weights(number))
-        kernels.convert(shape, inputs, number > 0)((-(-lines // kernels.LINES), 1, 1), *own, *layer)
+        kernels.convert(shape, true_inputs, inputs)((-(-lines // kernels.LINES), 1, 1), *own, *layer)
         return layer
 
 
@@ -148,8 +150,8 @@ class _Kept(NamedTuple):
     """A layer's steps: see `recurrence`."""
 
     gates: Tensor  # [rows, slots, 4 · units]
-    hidden: Tensor  # [rows, slots, units]
-    memory: Tensor  # [rows, slots, units]
+    hidden: Tensor  # [rows, slots + 1, units]
+    memory: Tensor  # [rows, slots + 1, units]
 
 
 class _Tiles(NamedTuple):
@@ -178,27 +180,36 @@ def _tiles(lengths: Tensor, steps: int, rule: Rule, expected_steps: Tensor | Non
 
 def _forward(
     plan: _Plan, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None, save: bool
-) -> tuple[Found, list[_Kept], _Tiles]:
+) -> tuple[Found, Tensor, _Tiles, list[_Kept]]:
     (rows, steps), shape = inputs.shape[:2], plan.shape
     tiles, number_of_tiles = _tiles(_aligned(lengths), steps, rule, expected_steps)
     features = inputs.new_empty(rows, shape.units)
     whole = save or keep == "read"  # else the memory of one block serves all
     block = steps if rows * steps <= FEW else min(BLOCK, steps)
-    slots = (steps if whole else block) + 1
+    slots = steps if whole else block
     kept = []
     for _ in plan.layers:
-        memory = inputs.new_empty(rows, slots, shape.units)
+        memory = inputs.new_empty(rows, slots + 1, shape.units)
         gates = torch.empty(rows, slots, 4 * shape.units, dtype=shape.type, device=inputs.device)
         kept.append(_Kept(gates, torch.empty_like(memory, dtype=shape.type), memory))
+    given, given_at = inputs, (steps, 0)
+    if plan.copies:
+        given = torch.empty(rows, slots, plan.widths[0][1], dtype=shape.type, device=inputs.device)
     columns = -(-shape.gates * shape.units // kernels.PRODUCT_COLUMNS)
     for first in range(0, steps, block):
         last, origin = min(first + block, steps), 0 if whole else first
         grid = (columns, -(-(last - first) // kernels.PRODUCT_STEPS), number_of_tiles)
+        if plan.copies:
+            given_at = (slots, -origin)
+            kernels.convert_inputs(*plan.widths[0])(
+                (number_of_tiles * TILE, -(-(last - first) // kernels.CONVERTED), 1), inputs, given, tiles.order,
+                tiles.ends, first, last, steps, *given_at,
+            )  # fmt: skip
         for number, layer in enumerate(plan.layers):
-            given = (kept[number - 1].hidden, slots, 1 - origin) if number else (inputs, steps, 0)
-            kernels.input_product(shape, given[0].shape[2], given[0].dtype)(
-                grid, given[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, first, last,
-                *given[1:], slots, -origin,
+            below = (kept[number - 1].hidden, slots + 1, 1 - origin) if number else (given, *given_at)
+            kernels.input_product(shape, below[0].shape[2], below[0].dtype)(
+                grid, below[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, tiles.order,
+                first, last, *below[1:], slots, -origin,
             )  # fmt: skip
             kernels.forward(shape, save, number == len(plan.layers) - 1)(
                 (number_of_tiles, 1, 1), *kept[number], layer.of_hidden, layer.recall_bias, *tiles, features,
@@ -207,10 +218,10 @@ def _forward(
     if keep == "answer":
         row = _count(rows, 1, inputs.device).clone()  # the caller's own
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
-        return Found(features, row, tiles.answered, tiles.answered, tiles.fired), kept, tiles
+        return Found(features, row, tiles.answered, tiles.answered, tiles.fired), given, tiles, kept
     row, step = (torch.arange(steps, device=inputs.device) < tiles.answered[:, None]).nonzero(as_tuple=True)
     features = kept[-1].hidden[row, step + 1, : shape.true_units].float()
-    return Found(features, row, step + 1, tiles.answered, tiles.fired), kept, tiles
+    return Found(features, row, step + 1, tiles.answered, tiles.fired), given, tiles, kept
 
 
 class _Fused(torch.autograd.Function):
@@ -220,129 +231,75 @@ class _Fused(torch.autograd.Function):
     def forward(ctx, inputs, network, lengths, rule, keep, expected_steps, *parameters):  # type: ignore[override]
         inputs = _aligned(inputs)
         plan = _Plan(network, inputs, rule)
-        found, ctx.kept, ctx.tiles = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
-        ctx.plan, ctx.keep, ctx.entries = plan, keep, _Entries(ctx.tiles, *inputs.shape[:2])
-        ctx.save_for_backward(inputs)
+        found, given, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
+        ctx.plan, ctx.keep = plan, keep
+        ctx.save_for_backward(given, *tiles, *(part for layer in kept for part in layer))
         ctx.mark_non_differentiable(*found[1:])
         return tuple(found)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, *_):  # type: ignore[override]
-        (inputs,), plan, tiles, shape = ctx.saved_tensors, ctx.plan, ctx.tiles, ctx.plan.shape
-        kept, ctx.kept = ctx.kept, None
-        if kept is None:
-            raise RuntimeError("the engine triton runs backward once: gradients take the place of what was saved")
+        inputs, *saved = ctx.saved_tensors
+        plan, shape = ctx.plan, ctx.plan.shape
+        tiles, kept = _Tiles(*saved[:4]), [_Kept(*saved[at : at + 3]) for at in range(4, len(saved), 3)]
         (rows, steps), count = inputs.shape[:2], len(plan.layers)
-        slots, number_of_tiles = steps + 1, len(tiles.order) // TILE
+        number_of_tiles = len(tiles.order) // TILE
         at_end, base = ctx.keep == "answer", _count(rows, 1, inputs.device)
+        after = tiles.answered.cumsum(0)  # what is packed of each row ends there
         if not at_end:
-            base = tiles.answered.cumsum(0) - tiles.answered
+            base = after - tiles.answered
         if more := shape.units - shape.true_units:
             gradient = F.pad(gradient, (0, more))
         arriving = _aligned(gradient)
-        below = inputs.new_empty(rows, steps, shape.units) if count > 1 else None
-        into_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
-        into_hidden, into_memory = inputs.new_empty(2, rows, shape.units)
+        below = arriving.new_empty(rows, steps, shape.units) if count > 1 else None
+        into_inputs = arriving.new_zeros(rows, steps, plan.widths[0][0]) if ctx.needs_input_grad[0] else None
+        into_hidden, into_memory = arriving.new_empty(2, rows, shape.units)
         gradients: list[Tensor] = []
-        entries = ctx.entries
+        packed = arriving.new_empty(rows * steps, 4 * shape.units * shape.parts, dtype=shape.packed_type)
         for number in reversed(range(count)):
-            layer, gates = plan.layers[number], kept[number].gates
+            layer = plan.layers[number]
             kernels.backward(shape, at_end)(
-                (number_of_tiles, 1, 1), gates, kept[number].memory, layer.of_hidden_back, arriving, base,
-                into_hidden, into_memory, tiles.order, tiles.ends, slots, int(not at_end),
+                (number_of_tiles, 1, 1), kept[number].gates, kept[number].memory, layer.of_hidden_back, arriving, base,
+                packed, after, into_hidden, into_memory, tiles.order, tiles.ends, steps, int(not at_end),
             )  # fmt: skip
             into = below if number else into_inputs
             if into is not None:
                 width = into.shape[2]
-                kernels.product_back(shape, width)(
+                kernels.product_back(shape, width, plan.widths[number][1])(
                     (-(-width // kernels.PRODUCT_COLUMNS), -(-steps // kernels.PRODUCT_STEPS), number_of_tiles),
-                    gates, layer.of_input, layer.bias, into, tiles.order, tiles.ends, 0, steps, slots, 0, steps, 0,
+                    packed, layer.of_input, layer.bias, into, tiles.order, tiles.ends, after, 0, steps, 0, 0, steps, 0,
                 )  # fmt: skip
-            given = (kept[number - 1].hidden, slots, 1) if number else (inputs, steps, 0)
-            gradients = [*_of_weights(plan, kept[number], given, entries, number > 0), *gradients]
+            given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
+            read, true_inputs = (tiles.answered, after), plan.widths[number][0]
+            gradients = [*_of_weights(shape, packed, kept[number].hidden, given, read, true_inputs), *gradients]
             at_end, arriving, base = False, below, _count(rows, steps, inputs.device)
         return (into_inputs, None, None, None, None, None, *gradients)
 
 
-class _Entries:
-    """Where what was read is gathered: row after row. How much that is the host must know, to multiply no more of it
-    than that. It learns so while the GPU goes on; a batch so small that its launches count is gathered in full."""
-
-    def __init__(self, tiles: _Tiles, rows: int, steps: int):
-        self.answered, self.rows, self.steps = tiles.answered, rows, steps
-        self.fill = rows * steps <= FEW
-        if self.fill:
-            self.offsets = _count(rows, steps, self.answered.device)
-            return
-        self.offsets = self.answered.cumsum(0) - self.answered
-        self.on_host = torch.empty(rows, dtype=torch.int64, pin_memory=self.answered.is_cuda)
-        self.on_host.copy_(self.answered, non_blocking=True)
-        self.copied = torch.cuda.Event() if self.answered.is_cuda else None
-        if self.copied is not None:
-            self.copied.record()
-
-    def parts(self, bytes_each: int) -> list[tuple[int, int, int, int]]:
-        """Rows first … last in parts that fit into memory: with the offset of the first, and their entries."""
-        if self.fill:
-            return [(0, self.rows, 0, self.rows * self.steps)]
-        if self.copied is not None:
-            self.copied.synchronize()
-        after = self.on_host.cumsum(0).numpy()
-        found, first, base = [], 0, 0
-        while first < self.rows:
-            last = max(first + 1, int(after.searchsorted(base + COPIED // bytes_each, "right")))
-            found.append((first, last, base, int(after[last - 1]) - base))
-            first, base = last, int(after[last - 1])
-        return found
-
-
 def _of_weights(
-    plan: _Plan, kept: _Kept, given: tuple[Tensor, int, int], entries: _Entries, upper: bool
+    shape: Shape, packed: Tensor, hidden: Tensor, given: tuple[Tensor, int, int], read: tuple[Tensor, ...], columns: int
 ) -> list[Tensor]:
-    """Gradients of a layer's weights and biases: one product over all steps that were read."""
-    shape, (gates, hidden, _), (below, *below_at) = plan.shape, kept, given
+    """Gradients of a layer's weights and biases: a product over all steps that were read, of as many rows at once as
+    memory is spent on."""
+    (below, *below_at), (rows, steps) = given, (len(hidden), hidden.shape[1] - 1)
     inputs = below.shape[2]
-    width = kernels.width(shape, inputs)
-    parts = entries.parts((4 * shape.units + width) * gates.itemsize)
-    largest = max(part[3] for part in parts)
-    left, right = gates.new_empty(largest, 4 * shape.units), gates.new_empty(largest, width)
-    total = None
-    for first, last, base, number in parts:
-        kernels.gather(shape, inputs, below.dtype, entries.fill)(
-            (last - first, -(-entries.steps // kernels.GATHERED), 1), below, hidden, gates, left, right,
-            entries.answered, entries.offsets, first, *below_at, gates.shape[1], entries.steps, base,
-        )  # fmt: skip
-        more = _transposed_product(shape, left[:number], right[:number])
-        total = more if total is None else total.add_(more)
-    lines, columns = shape.gates * shape.true_units, shape.true_units if upper else inputs
-    found = [gates.new_empty(size, dtype=torch.float32) for size in ((lines, columns), (lines, shape.true_units))]
-    found += [gates.new_empty(lines, dtype=torch.float32) for _ in range(2)]
-    kernels.hand_out(shape, inputs, upper)((-(-lines // kernels.LINES), 1, 1), total, *found)
+    width = kernels.width(shape, inputs) * shape.parts
+    together = max(1, min(rows, COPIED // (steps * width * packed.itemsize)))
+    multiplied = packed.new_empty(together * steps, width)
+    product, grid = kernels.packed_product(shape, inputs)
+    shares = packed.new_empty(grid[2], 4 * shape.units, kernels.width(shape, inputs), dtype=torch.float32)
+    for first in range(0, rows, together):
+        last = min(first + together, rows)
+        kernels.gather(shape, inputs, below.dtype)(
+            (last - first, -(-steps // kernels.GATHERED), 1), below, hidden, multiplied, *read, first, *below_at, steps
+        )
+        product(grid, packed, multiplied, shares, *read, first, last)
+    lines = shape.gates * shape.true_units
+    found = [packed.new_empty(size, dtype=torch.float32) for size in ((lines, columns), (lines, shape.true_units))]
+    found += [packed.new_empty(lines, dtype=torch.float32) for _ in range(2)]
+    kernels.hand_out(shape, columns, inputs)((-(-lines // kernels.LINES), 1, 1), shares, *found)
     return found
-
-
-def _transposed_product(shape: Shape, left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ · right, in float32."""
-    if shape.type == torch.bfloat16 and left.is_cuda:
-        return torch.mm(left.t(), right, out_dtype=torch.float32)
-    with _products_in(shape.precision), torch.autocast(left.device.type, enabled=False):
-        return left.float().t() @ right.float()
-
-
-@contextmanager
-def _products_in(precision: str) -> Iterator[None]:
-    """PyTorch's own products of float32 in tf32, or not: by the name of the setting that the program uses."""
-    matmul: Any = torch.backends.cuda.matmul
-    try:
-        name, wanted, before = "allow_tf32", precision == "tf32", matmul.allow_tf32
-    except RuntimeError:  # it uses the new one, and PyTorch forbids to mix them
-        name, wanted, before = "fp32_precision", precision, matmul.fp32_precision
-    setattr(matmul, name, wanted)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)
 
 
 def tf32_allowed() -> bool:

@@ -12,8 +12,9 @@ from rankcode.engines.triton import products, recurrence, weights
 TILE = 16  # rows that stay together
 STEPS = 8  # steps after which a tile looks whether its rows have fired
 PRODUCT_STEPS, PRODUCT_COLUMNS = 128 // TILE, 256  # what a program of a product makes
-LINES = 8  # of a weight that one program converts or hands out
+LINES = 2  # of a weight that one program converts or hands out
 GATHERED = 16  # steps of a row that one program gathers
+CONVERTED = 16  # steps of a row that one program converts
 ARRANGED = 256  # positions that one program arranges
 
 
@@ -61,6 +62,20 @@ class Shape(NamedTuple):
         return self.recurrent_type.itemsize == 2 and self.units <= 128
 
     @property
+    def parts(self) -> int:
+        """Of which numbers are packed: see `products`."""
+        return 2 if self.type == torch.float32 and self.precision == "tf32" else 1
+
+    @property
+    def packed_type(self) -> torch.dtype:
+        return torch.float32 if self.precision == "ieee" else torch.bfloat16
+
+    @property
+    def fast(self) -> bool:
+        """Whether tanh may have the error of tf32, as GPUs have it."""
+        return self.precision == "tf32" and self.device.type == "cuda"
+
+    @property
     def one_type(self) -> bool:
         """Whether the weights of the hidden state serve the backward pass as they are."""
         return self.recurrent_type == self.type or self.resident
@@ -84,30 +99,38 @@ def arrange(device: torch.device) -> Kernel:
 
 
 @kept
-def convert(shape: Shape, inputs: int, upper: bool) -> Kernel:
+def convert(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
     to_tf32 = shape.type == torch.float32 and shape.precision == "tf32"
-    return Kernel(weights.convert, ROUND=to_tf32, BOTH=not shape.one_type, **_layer(shape, inputs, upper))
+    return Kernel(weights.convert, ROUND=to_tf32, BOTH=not shape.one_type, **_layer(shape, true_inputs, inputs))
 
 
 @kept
-def hand_out(shape: Shape, inputs: int, upper: bool) -> Kernel:
-    return Kernel(weights.hand_out, WIDTH=width(shape, inputs), **_layer(shape, inputs, upper))
+def hand_out(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
+    shares = packed_product(shape, inputs).grid[2]
+    return Kernel(weights.hand_out, WIDTH=width(shape, inputs), SHARES=shares, **_layer(shape, true_inputs, inputs))
+
+
+@kept
+def convert_inputs(true_inputs: int, inputs: int) -> Kernel:
+    return Kernel(
+        products.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, STEPS=CONVERTED, COLUMNS=128
+    )  # fmt: skip
 
 
 @kept
 def input_product(shape: Shape, depth: int, given: torch.dtype) -> Kernel:
     """`given` is the type of what is multiplied: inputs and what a layer below gives may differ in it."""
     return Kernel(
-        products.product, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, RESULT_WIDTH=4 * shape.units,
-        TRANSPOSED=True, BIAS=True, **_product(shape),
+        products.product, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, WEIGHT_WIDTH=depth,
+        RESULT_WIDTH=4 * shape.units, TRANSPOSED=True, BIAS=True, PARTS=0, **_product(shape),
     )  # fmt: skip
 
 
 @kept
-def product_back(shape: Shape, columns: int) -> Kernel:
+def product_back(shape: Shape, columns: int, inputs: int) -> Kernel:
     return Kernel(
         products.product, DEPTH=shape.gates * shape.units, WIDTH=columns, GIVEN_WIDTH=4 * shape.units,
-        RESULT_WIDTH=columns, TRANSPOSED=False, BIAS=False, **_product(shape),
+        WEIGHT_WIDTH=inputs, RESULT_WIDTH=columns, TRANSPOSED=False, BIAS=False, PARTS=shape.parts, **_product(shape),
     )  # fmt: skip
 
 
@@ -117,28 +140,55 @@ def forward(shape: Shape, save: bool, top: bool) -> Kernel:
         recurrence.forward, TRUE_UNITS=shape.true_units, SAVE=save, TOP=top, RULE=shape.rule and top,
         INNER=shape.inner, CLASSES=shape.classes, SIGMOID=shape.sigmoid, SQUASH=shape.squash,
         WIDE=max(16, _power(shape.inner)), MANY=max(16, _power(shape.classes)), STEPS=STEPS,
-        **_recurrent(shape, shape.recurrent_type),
+        **_recurrent(shape, shape.recurrent_type, warps=16 if shape.type == torch.float32 else 8),
     )  # fmt: skip
 
 
 @kept
 def backward(shape: Shape, at_end: bool) -> Kernel:
     type = shape.recurrent_type if shape.one_type else shape.type
-    return Kernel(recurrence.backward, AT_END=at_end, SCALED=type == torch.float16, **_recurrent(shape, type))
-
-
-@kept
-def gather(shape: Shape, inputs: int, given: torch.dtype, fill: bool) -> Kernel:
+    scaled = type == torch.float16
     return Kernel(
-        products.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), FILL=fill, STEPS=GATHERED,
-        COLUMNS=128,
+        recurrence.backward, AT_END=at_end, SCALED=scaled, PARTS=shape.parts, **_recurrent(shape, type, warps=8)
     )  # fmt: skip
 
 
-def _layer(shape: Shape, inputs: int, upper: bool) -> dict[str, int]:
+@kept
+def gather(shape: Shape, inputs: int, given: torch.dtype) -> Kernel:
+    return Kernel(
+        products.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), PARTS=shape.parts,
+        STEPS=GATHERED, COLUMNS=128,
+    )  # fmt: skip
+
+
+class PackedProduct(NamedTuple):
+    launch: Kernel
+    grid: tuple[int, int, int]
+
+
+@kept
+def packed_product(shape: Shape, inputs: int) -> PackedProduct:
+    """The sizes were tried out on an H200."""
+    exact = shape.packed_type == torch.float32
+    lines, columns = (min(64, 4 * shape.units), 64) if exact else (min(256, 4 * shape.units), 128)
+    grid = 4 * shape.units // lines, -(-width(shape, inputs) // columns)
+    shares = max(1, _processors(shape.device) // (grid[0] * grid[1]))
+    kernel = Kernel(
+        products.packed_product, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PARTS=shape.parts,
+        PRECISION=shape.precision, SHARES=shares, LINES=lines, COLUMNS=columns, CHUNK=32,
+        num_warps=8 if lines > 128 else 4, num_stages=2 if exact else 4,
+    )  # fmt: skip
+    return PackedProduct(kernel, (*grid, shares))
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def _layer(shape: Shape, true_inputs: int, inputs: int) -> dict[str, int]:
     return {
         "GATES": shape.gates, "TRUE_UNITS": shape.true_units, "UNITS": shape.units, "LINES": LINES, "COLUMNS": 128,
-        "TRUE_INPUTS": shape.true_units if upper else inputs, "INPUTS": inputs,
+        "TRUE_INPUTS": true_inputs, "INPUTS": inputs,
     }  # fmt: skip
 
 
@@ -149,15 +199,15 @@ def _product(shape: Shape) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _recurrent(shape: Shape, type: torch.dtype) -> dict[str, Any]:
+def _recurrent(shape: Shape, type: torch.dtype, warps: int) -> dict[str, Any]:
     """What is multiplied at once. The sizes were tried out on an H200."""
-    common = {"UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "TILE": TILE}
+    common = {"UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "FAST": shape.fast, "TILE": TILE}
     if shape.resident:
         return common | {
             "RESIDENT": True,
             "COLUMNS": shape.units,
             "CHUNK": shape.units,
-            "num_warps": 8,
+            "num_warps": warps,
             "num_stages": 2,
         }
     columns = min(shape.units, 128) if shape.units % 128 == 0 or shape.units < 128 else 64

@@ -4,6 +4,10 @@ Rows stand in tiles of `TILE`: `order` says which row stands where, `ends` how m
 Sorted rows end together, and a program leaves at once where all rows of its tile have ended. Arrays of steps are
 [rows, slots, columns], a slot for each step and where states are kept one more. Only steps before a row's end are
 loaded: what lies past it may be anything, NaN too.
+
+What the gradients of the weights are made of is *packed*: the steps that were read, row after row with nothing in
+between; `row_after` says where each row ends. Where products are tf32 a number is packed as the sum of two of bfloat16
+(`PARTS` = 2): three products of those are as fast as one in tf32, and more exact.
 """
 
 from __future__ import annotations
@@ -18,15 +22,32 @@ def _rounded(x):
     return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def store_parts(at, x, mask, apart, PARTS: tl.constexpr):
+    first = x.to(at.dtype.element_ty)
+    tl.store(at, first, mask=mask)
+    if PARTS == 2:
+        tl.store(at + apart, (x - first.to(tl.float32)).to(at.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_parts(at, mask, apart, PARTS: tl.constexpr):
+    x = tl.load(at, mask=mask, other=0.0)
+    if PARTS == 2:
+        x = x.to(tl.float32) + tl.load(at + apart, mask=mask, other=0.0).to(tl.float32)
+    return x
+
+
 @triton.jit(do_not_specialize=["first", "last", "given_slots", "given_first", "result_slots", "result_first"])
 def product(
-    given, weight, bias, result, order, ends, first, last, given_slots, given_first, result_slots, result_first,
-    DEPTH: tl.constexpr, WIDTH: tl.constexpr, GIVEN_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr,
-    TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    given, weight, bias, result, order, ends, row_after, first, last, given_slots, given_first, result_slots,
+    result_first, DEPTH: tl.constexpr, WIDTH: tl.constexpr, GIVEN_WIDTH: tl.constexpr, WEIGHT_WIDTH: tl.constexpr,
+    RESULT_WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr,
+    PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """result[…, :WIDTH] = given[…, :DEPTH] · weight + bias for the steps first … last that are read; `weight` is
-    [DEPTH, WIDTH], or where TRANSPOSED [WIDTH, DEPTH]. `…_first` is the slot of step 0."""
+    [DEPTH, WIDTH], or where TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the slot of step 0. Where
+    PARTS > 0, what is given is packed."""
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = tl.arange(0, TILE * STEPS)
     begin = first + tl.program_id(1) * STEPS
@@ -37,15 +58,18 @@ def product(
         return
     live = (step < end) & (step < last)
     row = tl.load(order + position).to(tl.int64)
-    at = (row * given_slots + given_first + step) * GIVEN_WIDTH
+    if PARTS > 0:
+        at = (tl.load(row_after + row, mask=live, other=0) - end + step) * (GIVEN_WIDTH * PARTS)
+    else:
+        at = (row * given_slots + given_first + step) * GIVEN_WIDTH
     total = tl.zeros((TILE * STEPS, COLUMNS), tl.float32)
     for chunk in range(0, DEPTH, CHUNK):
         k = chunk + tl.arange(0, CHUNK)
-        x = tl.load(given + at[:, None] + k[None, :], mask=live[:, None] & (k < DEPTH)[None, :], other=0.0)
+        x = load_parts(given + at[:, None] + k[None, :], live[:, None] & (k < DEPTH)[None, :], GIVEN_WIDTH, PARTS)
         if TRANSPOSED:
-            w_at = n[None, :] * DEPTH + k[:, None]
+            w_at = n[None, :] * WEIGHT_WIDTH + k[:, None]
         else:
-            w_at = k[:, None] * WIDTH + n[None, :]
+            w_at = k[:, None] * WEIGHT_WIDTH + n[None, :]
         w = tl.load(weight + w_at, mask=(k < DEPTH)[:, None] & (n < WIDTH)[None, :], other=0.0)
         if PRECISION == "tf32" and x.dtype == tl.float32 and w.dtype == tl.float32:
             x = _rounded(x)
@@ -68,35 +92,86 @@ def arrange(lengths, planted, order, ends, fired, rows, positions, is_planted, M
     tl.store(fired + row, (spike <= length) & (is_planted > 0), mask=there)
 
 
-@triton.jit(do_not_specialize=["first", "given_slots", "given_first", "slots", "steps", "base"])
+@triton.jit(do_not_specialize=["first", "last", "given_slots", "result_slots", "result_first"])
+def convert_inputs(
+    given, result, order, ends, first, last, given_slots, result_slots, result_first,
+    GIVEN_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The steps first … last that are read, in another type, and as wide as the result with zeros."""
+    position = tl.program_id(0)
+    begin = first + tl.program_id(1) * STEPS
+    stop = tl.minimum(last, tl.load(ends + position))
+    if begin >= stop:
+        return
+    row = tl.load(order + position).to(tl.int64)
+    step = (begin + tl.arange(0, STEPS))[:, None]
+    for column in range(0, RESULT_WIDTH, COLUMNS):
+        n = (column + tl.arange(0, COLUMNS))[None, :]
+        at = (row * given_slots + step) * GIVEN_WIDTH + n
+        x = tl.load(given + at, mask=(step < stop) & (n < GIVEN_WIDTH), other=0.0)
+        to = (row * result_slots + result_first + step) * RESULT_WIDTH + n
+        tl.store(result + to, x.to(result.dtype.element_ty), mask=(step < stop) & (n < RESULT_WIDTH))
+
+
+@triton.jit(do_not_specialize=["first", "given_slots", "given_first", "steps"])
 def gather(
-    given, hidden, gates, left, right, read, offsets, first, given_slots, given_first, slots, steps, base,
-    GIVEN_WIDTH: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr, FILL: tl.constexpr, STEPS: tl.constexpr,
+    given, hidden, packed, read, row_after, first, given_slots, given_first, steps,
+    GIVEN_WIDTH: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Copy what was read of some rows, from `first` on, to entries that follow each other: a row's begin at its offset
-    less `base`. `left` gets the gradients of the gates, `right` what the weights were multiplied with, side by side:
-    hidden, given, and a 1 for the bias. Steps past a row's end have no entry, or where FILL one of zeros."""
+    """Pack what the weights were multiplied with, of the rows from `first` on: the hidden state, what was given, and a
+    1 for the bias, side by side."""
     row = first + tl.program_id(0).to(tl.int64)
     step = tl.program_id(1) * STEPS + tl.arange(0, STEPS)
     end = tl.load(read + row)
-    if FILL == 0:
-        if tl.program_id(1) * STEPS >= end:
-            return
+    if tl.program_id(1) * STEPS >= end:
+        return
     live = (step < end)[:, None]
-    there = (step < steps)[:, None] if FILL else live
-    at, entry = (row * slots + step)[:, None], (tl.load(offsets + row) - base + step)[:, None]
-    for column in range(0, 4 * UNITS, COLUMNS):
-        n = (column + tl.arange(0, COLUMNS))[None, :]
-        x = tl.load(gates + at * (4 * UNITS) + n, mask=live & (n < 4 * UNITS), other=0.0)
-        tl.store(left + entry * (4 * UNITS) + n, x, mask=there & (n < 4 * UNITS))
+    begin = tl.load(row_after + first) - tl.load(read + first)  # of what is packed in this launch
+    to = packed + (tl.load(row_after + row) - end - begin + step)[:, None] * (WIDTH * PARTS)
+    hidden_at = hidden + (row * (steps + 1) + step)[:, None] * UNITS
+    given_at = given + (row * given_slots + given_first + step)[:, None] * GIVEN_WIDTH
     for column in range(0, UNITS, COLUMNS):
         n = (column + tl.arange(0, COLUMNS))[None, :]
-        x = tl.load(hidden + at * UNITS + n, mask=live & (n < UNITS), other=0.0)
-        tl.store(right + entry * WIDTH + n, x, mask=there & (n < UNITS))
+        mask = live & (n < UNITS)
+        store_parts(to + n, tl.load(hidden_at + n, mask=mask, other=0.0), mask, WIDTH, PARTS)
     for column in range(0, WIDTH - UNITS, COLUMNS):
         n = (column + tl.arange(0, COLUMNS))[None, :]
-        given_at = (row * given_slots + given_first + step)[:, None] * GIVEN_WIDTH + n
-        x = tl.load(given + given_at, mask=live & (n < GIVEN_WIDTH), other=0.0).to(right.dtype.element_ty)
-        x = tl.where(live & (n == GIVEN_WIDTH), 1.0, x)
-        tl.store(right + entry * WIDTH + UNITS + n, x, mask=there & (n < WIDTH - UNITS))
+        x = tl.load(given_at + n, mask=live & (n < GIVEN_WIDTH), other=0.0).to(tl.float32)
+        x = tl.where(n == GIVEN_WIDTH, 1.0, x)
+        store_parts(to + UNITS + n, x, live & (n < WIDTH - UNITS), WIDTH, PARTS)
+
+
+@triton.jit(do_not_specialize=["first", "last"])
+def packed_product(
+    left, right, result, read, row_after, first, last,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr, SHARES: tl.constexpr,
+    LINES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """leftᵀ · right over all that is packed of the rows first … last, in SHARES that are to be summed: result is
+    [SHARES, LEFT, RIGHT], and is added to but for the first rows. `left` is packed for all rows, `right` for these."""
+    begin, end = tl.load(row_after + first) - tl.load(read + first), tl.load(row_after + last - 1)
+    number = (end - begin).to(tl.int32)
+    share = tl.program_id(2)
+    each = tl.cdiv(tl.cdiv(number, CHUNK), SHARES) * CHUNK
+    stop = tl.minimum((share + 1) * each, number)
+    k = tl.arange(0, CHUNK)[:, None]
+    m, n = tl.program_id(0) * LINES + tl.arange(0, LINES), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    known = (n < RIGHT)[None, :]
+    right -= begin * (RIGHT * PARTS)
+    to = result + share * (LEFT * RIGHT) + m[:, None] * RIGHT + n[None, :]
+    total = tl.zeros((LINES, COLUMNS), tl.float32)
+    if first > 0:
+        total = tl.load(to, mask=known, other=0.0)
+    for chunk in range(share * each, stop, CHUNK):
+        there = chunk + k < stop
+        a_at = left + (begin + chunk) * (LEFT * PARTS) + k * (LEFT * PARTS) + m[None, :]
+        b_at = right + (begin + chunk) * (RIGHT * PARTS) + k * (RIGHT * PARTS) + n[None, :]
+        a, b = tl.load(a_at, mask=there, other=0.0), tl.load(b_at, mask=there & known, other=0.0)
+        total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
+        if PARTS == 2:
+            rest_a = tl.load(a_at + LEFT, mask=there, other=0.0)
+            rest_b = tl.load(b_at + RIGHT, mask=there & known, other=0.0)
+            total = tl.dot(tl.trans(rest_a), b, total, input_precision=PRECISION)
+            total = tl.dot(tl.trans(a), rest_b, total, input_precision=PRECISION)
+    tl.store(to, total, mask=known)

@@ -4,8 +4,8 @@ Weights that fit stay on the chip for the whole block (`resident_…`); others a
 (`streamed_…`). What is kept of a step: `gates`, four arrays of units side by side (LSTM: enter, forget, candidate,
 leave; GRU: reset, update, candidate, and what the hidden state gives to the candidate), `hidden`, the state as it
 enters products, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden state). Arrays are laid out as in
-`products`; step s reads the states in slot s and writes those in s + 1, both less `origin`. The backward pass writes
-the gradients of the gates over the gates.
+`products`, of gates with `slots` a row and of states with one more: step s reads the states in slot s and writes those
+in s + 1, both less `origin`. The backward pass packs the gradients of the gates: see `products`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from rankcode.engines.triton.products import load_parts, store_parts
+
 NEVER = tl.constexpr(2**30)
 
 
 @triton.jit
-def _tanh(x):
+def _tanh(x, FAST: tl.constexpr):
+    if FAST:  # one instruction of the GPU; its error is that of tf32
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     return 2 * tl.sigmoid(2 * x) - 1
 
 
 @triton.jit
-def _gated(a, b, c, d, memory, GRU: tl.constexpr):
-    """One step from what reaches the gates: the four arrays that are kept, the memory and the hidden state."""
-    a, b = tl.sigmoid(a), tl.sigmoid(b)
-    if GRU:
-        c = _tanh(c + a * d)
-        memory = c + b * (memory - c)
-        return a, b, c, d, memory, memory
-    c, d = _tanh(c), tl.sigmoid(d)
-    memory = b * memory + a * c
-    return a, b, c, d, memory, d * _tanh(memory)
+def _sigmoid(x, FAST: tl.constexpr):
+    if FAST:
+        return 0.5 * _tanh(0.5 * x, FAST) + 0.5
+    return tl.sigmoid(x)
 
 
 @triton.jit
-def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.constexpr):
+def _gated(a, b, c, d, memory, GRU: tl.constexpr, FAST: tl.constexpr):
+    """One step from what reaches the gates: the four arrays that are kept, the memory and the hidden state."""
+    a, b = _sigmoid(a, FAST), _sigmoid(b, FAST)
+    if GRU:
+        c = _tanh(c + a * d, FAST)
+        memory = c + b * (memory - c)
+        return a, b, c, d, memory, memory
+    c, d = _tanh(c, FAST), _sigmoid(d, FAST)
+    memory = b * memory + a * c
+    return a, b, c, d, memory, d * _tanh(memory, FAST)
+
+
+@triton.jit
+def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.constexpr, FAST: tl.constexpr):
     """Gradients of what reached the gates, of the memory before the step, and of the hidden state before it but
     for what the products will add."""
     if GRU:
@@ -43,7 +54,7 @@ def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl
         into_candidate = into_hidden * (1 - b) * (1 - c * c)
         into_reset = into_candidate * d * a * (1 - a)
         return into_reset, into_update, into_candidate, into_candidate * a, into_memory, into_hidden * b
-    squashed = _tanh(after)
+    squashed = _tanh(after, FAST)
     into_memory += into_hidden * d * (1 - squashed * squashed)
     into_leave = into_hidden * squashed * d * (1 - d)
     into_enter = into_memory * c * a * (1 - a)
@@ -67,7 +78,7 @@ def _first_spike(
     step = begin + inside // TILE
     read = (step < tl.load(ends + position)) & (step < stop)
     row = tl.load(order + position).to(tl.int64)
-    at = (row * slots + step + 1 - origin) * UNITS
+    at = (row * (slots + 1) + step + 1 - origin) * UNITS
     number = tl.arange(0, MANY)
     line = number - 1 if SIGMOID else number  # of the last layer's weights
     there = (line >= 0) & (number < CLASSES)
@@ -88,7 +99,7 @@ def _first_spike(
         if SQUASH == "relu":
             total = tl.maximum(total, 0.0)
         elif SQUASH == "tanh":
-            total = _tanh(total)
+            total = _tanh(total, False)
         elif SQUASH == "sigmoid":
             total = tl.sigmoid(total)
         w = tl.load(outer + line[None, :] * INNER + d[:, None], mask=(d < INNER)[:, None] & there[None, :], other=0.0)
@@ -111,7 +122,7 @@ def _let_go(
     """Hand out the hidden state of the rows that end within the block, at their end."""
     leaves = (end > first) & (end <= last)
     tl.store(answered + row, end.to(tl.int64), mask=leaves)
-    at, to = (row * slots + end - origin) * UNITS, row * UNITS
+    at, to = (row * (slots + 1) + end - origin) * UNITS, row * UNITS
     for chunk in range(0, UNITS, CHUNK):
         k = chunk + tl.arange(0, CHUNK)
         h = tl.load(hidden + at[:, None] + k[None, :], mask=leaves[:, None], other=0.0)
@@ -124,7 +135,7 @@ def forward(
     table, inner, inner_bias, outer, outer_bias, first, last, origin, slots,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SAVE: tl.constexpr,
     TOP: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
-    SQUASH: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, PRECISION: tl.constexpr,
+    SQUASH: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
     TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Steps first … last, from zero. The top layer says where rows fire, and hands out the features they answer with.
@@ -141,7 +152,7 @@ def forward(
     row = tl.load(order + position).to(tl.int64)
     valid = (end > 0)[:, None]  # a row stands there
     gates_at = ((row * slots + first - origin) * (4 * UNITS))[:, None]
-    states_at = ((row * slots + first - origin) * UNITS)[:, None]
+    states_at = ((row * (slots + 1) + first - origin) * UNITS)[:, None]
     if first == 0:
         for column in range(0, UNITS, COLUMNS):
             zero = tl.zeros((TILE, COLUMNS), tl.float32)
@@ -184,7 +195,7 @@ def forward(
                     next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
                     g = tl.dot(h, w2, input_precision=PRECISION) + c.to(tl.float32)
                     i = tl.dot(h, w3, input_precision=PRECISION) + d.to(tl.float32)
-                e, f, g, i, m, new = _gated(e, f, g, i, m, GRU)
+                e, f, g, i, m, new = _gated(e, f, g, i, m, GRU, FAST)
                 h = new.to(type)
                 if SAVE:
                     tl.store(at, e.to(type), mask=valid)
@@ -221,7 +232,7 @@ def forward(
                     else:
                         i += tl.load(at + 3 * UNITS, mask=valid, other=0.0).to(tl.float32)
                     m = tl.load(memory + states_at + since * UNITS + unit[None, :], mask=valid, other=0.0)
-                    e, f, g, i, m, new = _gated(e, f, g, i, m, GRU)
+                    e, f, g, i, m, new = _gated(e, f, g, i, m, GRU, FAST)
                     if SAVE:
                         tl.store(at, e.to(type), mask=valid)
                         tl.store(at + UNITS, f.to(type), mask=valid)
@@ -248,7 +259,7 @@ def forward(
         _let_go(hidden, features, answered, row, end, first, last, origin, slots, UNITS, CHUNK)
     if not SAVE:
         if limit == last:
-            start = ((row * slots) * UNITS)[:, None]
+            start = ((row * (slots + 1)) * UNITS)[:, None]
             for column in range(0, UNITS, COLUMNS):
                 unit = (column + units)[None, :]
                 after = states_at + (last - first) * UNITS + unit
@@ -258,13 +269,15 @@ def forward(
 
 @triton.jit(do_not_specialize=["slots", "arriving_step"])
 def backward(
-    gates, memory, weight, arriving, base, into_hidden, into_memory, order, ends, slots, arriving_step,
+    gates, memory, weight, arriving, base, packed, row_after, into_hidden, into_memory, order, ends, slots,
+    arriving_step,
     UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr,
-    PRECISION: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """From the last answer of a tile back to its first step. The gradient that reaches the hidden state after step s
     from outside is `arriving[base[row] + s · arriving_step]`, or where AT_END `arriving[base[row]]` at the row's end
-    alone."""
+    alone. What reaches the gates is `packed`."""
     tile = tl.program_id(0)
     position = tile * TILE + tl.arange(0, TILE)
     end = tl.load(ends + position)
@@ -277,7 +290,9 @@ def backward(
     start = tl.load(base + row, mask=end > 0, other=0).to(tl.int64)
     state = (row * UNITS)[:, None]
     gates_at = (row * slots * (4 * UNITS))[:, None]
-    states_at = (row * slots * UNITS)[:, None]
+    states_at = (row * (slots + 1) * UNITS)[:, None]
+    wide: tl.constexpr = 4 * UNITS * PARTS
+    packed_at = ((tl.load(row_after + row, mask=end > 0, other=0) - end) * wide)[:, None]
     if RESIDENT:
         w_at = weight + tl.arange(0, CHUNK)[:, None] * UNITS + units[None, :]
         w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
@@ -300,6 +315,7 @@ def backward(
         read = (step < end)[:, None]
         if RESIDENT:
             at = gates + gates_at + step * (4 * UNITS) + units[None, :]
+            to = packed + packed_at + step * wide + units[None, :]
             down = tl.where(step > 0, 1, 0)
             ahead = at - down * (4 * UNITS)
             next_a = tl.load(ahead, mask=valid, other=0.0)
@@ -308,16 +324,15 @@ def backward(
             next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
             next_before = tl.load(memory + states_at + (step - down) * UNITS + units[None, :], mask=valid, other=0.0)
             flow += tl.load(from_outside + units[None, :], mask=outside[:, None], other=0.0)
-            e, f, g, i, keep, flow = _gated_backward(
-                a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32), before, after, flow, keep, GRU
-            )
+            a, b, c, d = a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32)
+            e, f, g, i, keep, flow = _gated_backward(a, b, c, d, before, after, flow, keep, GRU, FAST)
             e, f = tl.where(read, e, 0.0).to(type), tl.where(read, f, 0.0).to(type)
             g, i = tl.where(read, g, 0.0).to(type), tl.where(read, i, 0.0).to(type)
             keep, flow = tl.where(read, keep, 0.0), tl.where(read, flow, 0.0)
-            tl.store(at, e, mask=valid)
-            tl.store(at + UNITS, f, mask=valid)
-            tl.store(at + 2 * UNITS, g, mask=valid)
-            tl.store(at + 3 * UNITS, i, mask=valid)
+            store_parts(to, e, read, 4 * UNITS, PARTS)
+            store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
+            store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
+            store_parts(to + 3 * UNITS, i, read, 4 * UNITS, PARTS)
             if SCALED:  # float16 has the digits of tf32 but not its range: each row is brought to at most 1 and back
                 largest = tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(i)))
                 largest = tl.maximum(tl.max(largest, 1), 1e-37)[:, None]
@@ -347,11 +362,12 @@ def backward(
                 b = tl.load(at + UNITS, mask=valid, other=0.0).to(tl.float32)
                 c = tl.load(at + 2 * UNITS, mask=valid, other=0.0).to(tl.float32)
                 d = tl.load(at + 3 * UNITS, mask=valid, other=0.0).to(tl.float32)
-                e, f, g, i, keep, flow = _gated_backward(a, b, c, d, before, after, flow, keep, GRU)
-                tl.store(at, tl.where(read, e, 0.0).to(type), mask=valid)
-                tl.store(at + UNITS, tl.where(read, f, 0.0).to(type), mask=valid)
-                tl.store(at + 2 * UNITS, tl.where(read, g, 0.0).to(type), mask=valid)
-                tl.store(at + 3 * UNITS, tl.where(read, i, 0.0).to(type), mask=valid)
+                e, f, g, i, keep, flow = _gated_backward(a, b, c, d, before, after, flow, keep, GRU, FAST)
+                to = packed + packed_at + step * wide + unit
+                store_parts(to, e, read, 4 * UNITS, PARTS)
+                store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
+                store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
+                store_parts(to + 3 * UNITS, i, read, 4 * UNITS, PARTS)
                 tl.store(into_memory + state + unit, tl.where(read, keep, 0.0), mask=valid)
                 tl.store(into_hidden + state + unit, tl.where(read, flow, 0.0), mask=valid)
             tl.debug_barrier()
@@ -360,16 +376,17 @@ def backward(
                 flow = tl.load(into_hidden + state + unit, mask=valid, other=0.0)
                 for chunk in range(0, UNITS, CHUNK):
                     k = chunk + tl.arange(0, CHUNK)
-                    d_at = gates + gates_at + step * (4 * UNITS) + k[None, :]
+                    from_gates = packed + packed_at + step * wide + k[None, :]
                     w_at = weight + k[:, None] * UNITS + unit
-                    e, f = tl.load(d_at, mask=valid, other=0.0), tl.load(d_at + UNITS, mask=valid, other=0.0)
+                    e = load_parts(from_gates, read, 4 * UNITS, PARTS)
+                    f = load_parts(from_gates + UNITS, read, 4 * UNITS, PARTS)
+                    i = load_parts(from_gates + 3 * UNITS, read, 4 * UNITS, PARTS)
                     flow = tl.dot(e, tl.load(w_at), flow, input_precision=PRECISION)
                     flow = tl.dot(f, tl.load(w_at + square), flow, input_precision=PRECISION)
-                    i = tl.load(d_at + 3 * UNITS, mask=valid, other=0.0)
                     if GRU:
                         flow = tl.dot(i, tl.load(w_at + 2 * square), flow, input_precision=PRECISION)
                     else:
-                        g = tl.load(d_at + 2 * UNITS, mask=valid, other=0.0)
+                        g = load_parts(from_gates + 2 * UNITS, read, 4 * UNITS, PARTS)
                         flow = tl.dot(g, tl.load(w_at + 2 * square), flow, input_precision=PRECISION)
                         flow = tl.dot(i, tl.load(w_at + 3 * square), flow, input_precision=PRECISION)
                 tl.store(into_hidden + state + unit, flow, mask=valid)

@@ -46,30 +46,39 @@ def convert(
 
 
 @triton.jit
+def _summed(at, mask, apart, SHARES: tl.constexpr):
+    total = tl.load(at, mask=mask, other=0.0)
+    for share in range(1, SHARES):
+        total += tl.load(at + share * apart, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
 def hand_out(
-    total, input_weight, hidden_weight, input_bias, hidden_bias,
+    shares, input_weight, hidden_weight, input_bias, hidden_bias,
     GATES: tl.constexpr, TRUE_UNITS: tl.constexpr, UNITS: tl.constexpr, TRUE_INPUTS: tl.constexpr,
-    INPUTS: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    INPUTS: tl.constexpr, WIDTH: tl.constexpr, SHARES: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the weights from the product of `gather`ed entries, [4 · units, hidden and given and 1]. GRU's last
-    array is what the hidden state gives to the candidate, the one before what the input does."""
+    """Gradients of the weights from `packed_product`, [shares, 4 · units, hidden and given and 1]. GRU's last array is
+    what the hidden state gives to the candidate, the one before what the input does."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     gate, unit = line // TRUE_UNITS, line % TRUE_UNITS
     known = line < GATES * TRUE_UNITS
+    apart: tl.constexpr = 4 * UNITS * WIDTH
     of_input = ((gate * UNITS + unit) * WIDTH)[:, None]
     of_hidden = (((gate + tl.where((gate == 2) & (GATES == 3), 1, 0)) * UNITS + unit) * WIDTH)[:, None]
     for column in range(0, TRUE_INPUTS, COLUMNS):
         n = (column + tl.arange(0, COLUMNS))[None, :]
         mask = known[:, None] & (n < TRUE_INPUTS)
-        x = tl.load(total + of_input + UNITS + n, mask=mask, other=0.0)
+        x = _summed(shares + of_input + UNITS + n, mask, apart, SHARES)
         tl.store(input_weight + line[:, None] * TRUE_INPUTS + n, x, mask=mask)
     for column in range(0, TRUE_UNITS, COLUMNS):
         n = (column + tl.arange(0, COLUMNS))[None, :]
         mask = known[:, None] & (n < TRUE_UNITS)
-        x = tl.load(total + of_hidden + n, mask=mask, other=0.0)
+        x = _summed(shares + of_hidden + n, mask, apart, SHARES)
         tl.store(hidden_weight + line[:, None] * TRUE_UNITS + n, x, mask=mask)
     one = (UNITS + INPUTS + tl.zeros((LINES,), tl.int32))[:, None]
-    x = tl.sum(tl.load(total + of_input + one, mask=known[:, None], other=0.0), 1)
+    x = tl.sum(_summed(shares + of_input + one, known[:, None], apart, SHARES), 1)
     tl.store(input_bias + line, x, mask=known)
-    x = tl.sum(tl.load(total + of_hidden + one, mask=known[:, None], other=0.0), 1)
+    x = tl.sum(_summed(shares + of_hidden + one, known[:, None], apart, SHARES), 1)
     tl.store(hidden_bias + line, x, mask=known)
