@@ -12,7 +12,7 @@ import rankcode
 ROOT = Path(rankcode.__file__).parent
 # Each module may import those of its own line and of the lines above it.
 ORDER = [
-    {"progress", "whole_file", "decision", "state", "rules", "data", "downloads"},
+    {"progress", "whole_file", "decision", "state", "rules", "data", "downloads", "constants", "captured"},
     {"audio", "audio_files", "latency", "standardise", "front_ends", "feature_cache"},
     {"cells", "network"},
     {"engines"},

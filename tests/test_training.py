@@ -118,7 +118,7 @@ def test_averaged_weights_are_validated_and_saved_and_checkpoints_hold_both(tmp_
     checkpoint = folder.checkpoint()
     for name, weight in raw.state_dict().items():
         assert torch.equal(checkpoint["network"][name], weight)
-        assert torch.equal(checkpoint["average"][f"module.{name}"], last.state_dict()[name])
+        assert torch.equal(checkpoint["average"][f"{name}"], last.state_dict()[name])
         assert not torch.equal(weight, last.state_dict()[name])
 
 

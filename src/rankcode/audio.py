@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rankcode.constants import constant
+
 LOWEST, HIGHEST = math.log(1e-6), 8.0  # of a byte, in ln of power
 UNIT = (HIGHEST - LOWEST) / 255
 
@@ -112,7 +114,8 @@ class Audio:
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Frames [rows, frames, bands], bytes or ln of power, to inputs [rows, frames − 2 · context, features]."""
         values = power_of(stored)
-        values = (values - values.new_tensor(self.mean)) / values.new_tensor(self.deviation)
+        mean, deviation = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.deviation))
+        values = (values - mean) / deviation
         inputs = values.unfold(1, 2 * self.context + 1, 1).transpose(2, 3).flatten(2)  # frame by frame
         return inputs, None if lengths is None else self.steps(lengths)
 

@@ -55,6 +55,13 @@ def seeded(device: Device, *numbers: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(int(state) % 2**63)
 
 
+def sent(values: Tensor, device: Device) -> Tensor:
+    """On the device. A plain copy to a GPU waits until the GPU has done all it was asked for; this one does not."""
+    if torch.device(device).type == "cpu" or values.device.type != "cpu":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
 class Generated:
     """Rows made when they are asked for, on the device that asks.
 
@@ -96,6 +103,7 @@ class Rows(ABC):
             raise ValueError("the data has no rows")
         self.size, self.encode, self.augment = size, encode, augment
         self._shuffled: tuple[tuple[int, int], Tensor] | None = None  # the last epoch asked for
+        self._moved: dict[str, tuple[Tensor, ...]] = {}
 
     def index(self, number: int, rows: int, seed: int) -> Tensor:
         """Which rows training batch `number` holds: shuffled anew each epoch, the last of which may be smaller."""
@@ -108,6 +116,14 @@ class Rows(ABC):
     @abstractmethod
     def take(self, index: Tensor, device: Device) -> Batch:
         """These rows, as they are stored, on the device."""
+
+    def _on(self, device: Device, *columns: Tensor) -> tuple[Tensor, ...]:
+        """The columns on the device. All of them are moved to a GPU once, if they fit; else they stay."""
+        device = torch.device(device)
+        if device.type == "cuda" and str(device) not in self._moved:
+            fit = sum(column.nbytes for column in columns) < torch.cuda.mem_get_info(device)[0] / 2
+            self._moved[str(device)] = tuple(column.to(device) for column in columns) if fit else columns
+        return self._moved.get(str(device), columns)
 
     def epoch(self, rows: int) -> int:
         return -(-self.size // rows)
@@ -144,15 +160,17 @@ class Arrays(Rows):
         self.lengths = None if lengths is None else _column("lengths", lengths, self.size)
 
     def take(self, index: Tensor, device: Device) -> Batch:
-        lengths = None if self.lengths is None else self.lengths[index].to(device)
-        return Batch(self.inputs[index].to(device), self.labels[index].to(device), lengths)
+        columns = (self.inputs, self.labels) if self.lengths is None else (self.inputs, self.labels, self.lengths)
+        columns = self._on(device, *columns)
+        index = sent(index, columns[0].device)
+        return Batch(*(sent(column[index], device) for column in columns))
 
 
 class Packed(Rows):
     """Rows of different lengths, one after the other without padding, in memory or mapped from a file.
 
     `values` [steps of all rows, features…]; a row has `lengths` of them from `offsets` on. A batch is as long as
-    its longest row. On a GPU all of it is moved there once.
+    its longest row.
     """
 
     def __init__(self, values, offsets, lengths, labels, encode: Encode | None = None, augment: Augment | None = None):
@@ -160,25 +178,16 @@ class Packed(Rows):
         super().__init__(len(labels), encode, augment)
         self.labels = _column("labels", labels, self.size)
         self.offsets, self.lengths = _column("offsets", offsets, self.size), _column("lengths", lengths, self.size)
-        self._on: dict[str, tuple[Tensor, ...]] = {}
 
     def take(self, index: Tensor, device: Device) -> Batch:
-        step = torch.arange(int(self.lengths[index].max()), device=device)
-        values, offsets, lengths, labels = self._columns(device)
-        index = index.to(device)
+        longest = int(self.lengths[index].max())
+        values, offsets, lengths, labels = self._on(device, self.values, self.offsets, self.lengths, self.labels)
+        index = sent(index, values.device)
         lengths = lengths[index]
         # A padded step repeats the row's last one: harmless, and never read.
+        step = torch.arange(longest, device=values.device)
         where = offsets[index][:, None] + torch.minimum(step, lengths[:, None] - 1)
-        return Batch(values[where], labels[index], lengths)
-
-    def _columns(self, device: Device) -> tuple[Tensor, ...]:
-        columns = (self.values, self.offsets, self.lengths, self.labels)
-        device = torch.device(device)
-        if device.type == "cpu":
-            return columns
-        if str(device) not in self._on:
-            self._on[str(device)] = tuple(column.to(device) for column in columns)
-        return self._on[str(device)]
+        return Batch(*(sent(part, device) for part in (values[where], labels[index], lengths)))
 
 
 def _column(name: str, values, size: int) -> Tensor:

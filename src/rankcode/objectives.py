@@ -97,7 +97,10 @@ class AtSpike(Objective):
         object.__setattr__(self, "beta", beta)
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _penalised(result.at_answer(), labels, _value(self.beta, progress))
+        return _penalised(result.at_answer(), labels, self.beta_at(progress))
+
+    def beta_at(self, progress: float) -> float:
+        return _value(self.beta, progress)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,10 @@ class AtEnd(Objective):
     rule = Never()
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _penalised(result.at_answer(), labels, _value(self.beta, progress))
+        return _penalised(result.at_answer(), labels, self.beta_at(progress))
+
+    def beta_at(self, progress: float) -> float:
+        return _value(self.beta, progress)
 
 
 @dataclass(frozen=True)

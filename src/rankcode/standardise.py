@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankcode.constants import constant
+
 
 @dataclass(frozen=True)
 class Standardise:
@@ -27,7 +29,7 @@ class Standardise:
         if stored.dim() != 3 or stored.shape[2] != len(self.mean):
             raise ValueError(f"series must have shape [rows, steps, {len(self.mean)}], not {list(stored.shape)}")
         stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
-        mean, deviation = (stored.new_tensor(column) for column in (self.mean, self.deviation))
+        mean, deviation = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.deviation))
         inputs = (stored - mean) / deviation
         missing = inputs.isnan()
         if missing.any():

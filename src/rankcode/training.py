@@ -13,21 +13,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from rankcode.data import Arrays, Batch, Loader, Rows, Source, as_source, split_of
+from rankcode.captured import Captured
+from rankcode.data import Arrays, Batch, Generated, Loader, Rows, Source, as_source, sent, split_of
 from rankcode.decision import Decision
 from rankcode.distributed import own_device, processes
+from rankcode.engines import choose, triton
 from rankcode.inference import decide
 from rankcode.metrics import evaluate
 from rankcode.model_file import describe
 from rankcode.network import Network
-from rankcode.objectives import Objective
+from rankcode.objectives import AtEnd, AtSpike, Objective
 from rankcode.progress import Progress
 from rankcode.rules import Never, Rule, Threshold, check_rule
 from rankcode.run_folder import RunFolder
@@ -35,6 +37,7 @@ from rankcode.training_config import Training
 from rankcode.training_state import TrainingState
 
 UPDATES = 1000  # at least, where nothing is said about how long to train
+LOOKED_AT = 100  # batches of generated data in which NaN and infinity are looked for
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
         plan = group.from_first(lambda: _plan(source, config, group.count))
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(_Step(network, objective, config, device), device)
-        answers = _Answers(source, config, device, group.count)
         state = TrainingState(network, config, group, device)
+        update = _Update(step, state, _Answers(source, config, device, group.count))
         settings = _settings(network, task, source, objective, config)
         folder = None if config.folder is None or not group.first else RunFolder(config.folder, config.tensorboard)
         checkpoint = group.from_first(lambda: folder.begin(settings, config.resume) if folder else None)
@@ -86,14 +89,9 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
 
         with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar:
             while state.batch < plan.batches:
-                progress = state.batch / plan.batches
                 _seed(device, config.seed, state.batch, group.rank)
                 batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
-                loss, decision = step(batch, progress, answers.expected(state.batch), state.batch < plan.unseen)
-                answers.note(decision)
-                state.update(loss * weight, config.rate_at(progress))
-                if weight > 0:
-                    state.count(batch.labels, loss, decision)
+                update(batch, weight, progress=state.batch / plan.batches, check=state.batch < plan.unseen)
                 if bar.due(state.batch):
                     bar.show(state.batch, _summary(state))
                 if plan.validates(state.batch) or plan.saves(state.batch):
@@ -127,10 +125,56 @@ class _Step(nn.Module):
         self.precision = None if config.precision == "float32" else getattr(torch, config.precision)
 
     def forward(self, batch, progress: float, expected: Tensor | None, check: bool) -> tuple[Tensor, Decision]:
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision is not None):
+        with self.autocast():
             return self.objective(
                 self.network, *batch, engine=self.engine, progress=progress, expected_steps=expected, check=check
             )
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.precision, enabled=self.precision is not None)
+
+    def fixed(self, inputs: Tensor, progress: float) -> float | None:
+        """What a batch depends on besides its tensors, which is β, if it goes from its inputs to the new weights
+        without the host looking at anything on the way; None if not."""
+        objective = self.objective
+        if type(objective) not in (AtSpike, AtEnd) or self.precision == torch.float16:
+            return None
+        with self.autocast():
+            chosen = choose(self.network, inputs, objective.rule, self.engine).name
+            if chosen != "triton" or not triton.can_be_recorded(self.network, inputs, objective.rule):
+                return None
+        return cast(AtSpike | AtEnd, objective).beta_at(progress)
+
+
+class _Update:
+    """A batch, from its inputs to the new weights. Where that needs nothing from the host it is launched as a whole."""
+
+    def __init__(self, step: nn.Module, state: TrainingState, answers: _Answers):
+        self.step, self.state, self.answers = step, state, answers
+        self.progress = 0.0
+        self.alone = step if isinstance(step, _Step) and step.device.type == "cuda" else None  # not distributed
+        self.recorded = Captured(self._without_host)
+
+    def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
+        state, self.progress = self.state, progress
+        state.set_rate(state.config.rate_at(progress))
+        index = self.answers.index(state.batch)
+        fixed = None if self.alone is None or check else self.alone.fixed(batch.inputs, progress)
+        if fixed is None:
+            self._run(batch, weight, index, check)
+        else:
+            self.recorded(fixed, *batch, index)
+        state.batch += 1
+
+    def _without_host(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
+        self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)
+
+    def _run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> None:
+        loss, decision = self.step(batch, self.progress, self.answers.expected(index), check)
+        self.answers.note(index, decision)
+        self.state.update(loss * weight)
+        if weight > 0:
+            self.state.count(batch.labels, loss, decision)
 
 
 class _Answers:
@@ -143,22 +187,25 @@ class _Answers:
         if self.source is not None:
             self.steps = torch.zeros(self.source.size, dtype=torch.long, device=device)
 
-    def expected(self, batch: int) -> Tensor | None:
+    def index(self, batch: int) -> Tensor | None:
+        """Which rows a batch holds, where that is known."""
         if self.source is None:
             return None
-        self.index = self.source.index(batch, self.config.rows, self.config.seed).to(self.device)
-        return self.steps[self.index]
+        return sent(self.source.index(batch, self.config.rows, self.config.seed), self.device)
 
-    def note(self, decision: Decision) -> None:
-        if self.source is not None:
-            self.steps[self.index] = decision.steps
+    def expected(self, index: Tensor | None) -> Tensor | None:
+        return None if index is None else self.steps[index]
+
+    def note(self, index: Tensor | None, decision: Decision) -> None:
+        if index is not None:
+            self.steps[index] = decision.steps
 
 
 class _Plan(NamedTuple):
     batches: int
     validate_every: int
     save_every: int
-    unseen: int  # batches until every row of the data has been looked at
+    unseen: int  # batches until the data has been looked at
 
     def validates(self, batch: int) -> bool:
         return batch % self.validate_every == 0 or batch == self.batches
@@ -190,7 +237,10 @@ def _plan(source: Source, config: Training, processes: int) -> _Plan:
         -(-20 // epoch) if epoch and config.epochs is None else 1
     )
     save_every = epoch if epoch and isinstance(source, Loader) else validate_every
-    return _Plan(batches, validate_every, save_every, epoch if epoch and isinstance(source, Rows) else batches)
+    unseen = epoch if epoch and isinstance(source, Rows) else batches
+    if isinstance(source, Generated):  # all of it comes from one function
+        unseen = LOOKED_AT
+    return _Plan(batches, validate_every, save_every, unseen)
 
 
 def _spike_rule(network: Network, objective: Objective, config: Training) -> Rule:
@@ -249,7 +299,7 @@ def _record(state: TrainingState, held_out: Source | None, rule: Rule, spike_rul
         "examples": state.examples + int(state.sums[0]),
         "seconds": state.seconds,
         "training_seconds": state.training_seconds,
-        "rate": state.optimizer.param_groups[0]["lr"],
+        "rate": state.rate,
         "training": means,
     }
     if held_out is not None:

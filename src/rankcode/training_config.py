@@ -51,7 +51,7 @@ class Training:
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
     engine: str = "auto"
-    """How the network is run through time: auto, reference, stepwise or whole."""
+    """How the network is run through time: auto, triton, cpu, whole, stepwise or reference."""
     folder: str | None = None
     """Where the run is kept. Default: runs/TASK-OBJECTIVE on the command line, nowhere from Python."""
     resume: bool = False
@@ -61,7 +61,8 @@ class Training:
     progress: bool = True
     """Show a progress bar."""
 
-    WHERE: ClassVar = ("device", "folder", "resume", "tensorboard", "progress")  # may differ on a resume
+    # May differ on a resume.
+    WHERE: ClassVar[tuple[str, ...]] = ("device", "folder", "resume", "tensorboard", "progress")
 
     def __post_init__(self):
         hints = get_type_hints(Training)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rankcode.decision import Decision
 from rankcode.distributed import Processes
@@ -20,13 +19,13 @@ class TrainingState:
     def __init__(self, network: Network, config: Training, group: Processes, device: torch.device):
         self.network, self.config, self.group = network, config, group
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        fused = device.type == "cuda" or None  # one launch for all weights
-        self.optimizer = kind(network.parameters(), lr=config.rate, weight_decay=config.weight_decay, fused=fused)
+        self.rate = config.rate
+        self._own: dict[str, Any] = {"lr": config.rate, "fused": None, "capturable": False}
+        if device.type == "cuda":  # one launch for all weights, and it can be recorded
+            self._own = {"lr": torch.tensor(config.rate, device=device), "fused": True, "capturable": True}
+        self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, **self._own)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
-        self.average: AveragedModel | None = None
-        if config.average is not None:
-            average = get_ema_multi_avg_fn(config.average)
-            self.average = AveragedModel(network, multi_avg_fn=average, use_buffers=True)
+        self.average = None if config.average is None else copy.deepcopy(network)
         self.batch = 0  # batches done
         self.examples = 0  # rows in them, up to the last record
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # since then: rows, loss, right answers, steps
@@ -39,7 +38,7 @@ class TrainingState:
     @property
     def model(self) -> Network:
         """The network that is validated and saved: the averaged one where there is one."""
-        return self.network if self.average is None else cast(Network, self.average.module)
+        return self.network if self.average is None else self.average
 
     @property
     def seconds(self) -> float:
@@ -55,10 +54,16 @@ class TrainingState:
         """A copy of the model's weights."""
         return copy.deepcopy(self.model.state_dict())
 
-    def update(self, loss: Tensor, rate: float) -> None:
+    def set_rate(self, rate: float) -> None:
+        self.rate = rate
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def update(self, loss: Tensor) -> None:
         """One step of the optimiser, and of the average."""
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
         self.scaler.scale(loss).backward()
         if self.config.clip is not None:
             self.scaler.unscale_(self.optimizer)
@@ -66,9 +71,9 @@ class TrainingState:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        if self.average is not None:
-            self.average.update_parameters(self.network)
-        self.batch += 1
+        if self.average is not None and self.config.average is not None:
+            share = 1.0 if self.batch == 0 else 1 - self.config.average
+            _move_to(self.average, self.network, share)
 
     def count(self, labels: Tensor, loss: Tensor, decision: Decision) -> None:
         """Add a batch to the sums of the record to come."""
@@ -120,7 +125,8 @@ class TrainingState:
             self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
             self._seconds = checkpoint["seconds"]
             self.network.load_state_dict(checkpoint["network"])
-            self.optimizer.load_state_dict(checkpoint["optimizer"])
+            groups = [group | self._own for group in checkpoint["optimizer"]["param_groups"]]  # as this device has it
+            self.optimizer.load_state_dict(checkpoint["optimizer"] | {"param_groups": groups})
             self.scaler.load_state_dict(checkpoint["scaler"])
             if self.average is not None:
                 self.average.load_state_dict(checkpoint["average"])
@@ -134,3 +140,13 @@ class TrainingState:
         report, select = record["validation"], self.config.select
         sign = 1 if select in ("accuracy", "harmonic_mean") else -1
         return sign * report[select], -report["mean_steps"]
+
+
+@torch.no_grad()
+def _move_to(average: nn.Module, network: nn.Module, share: float) -> None:
+    """Move the average by a share of the way to the network."""
+    for own, other in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
+        if own.is_floating_point():
+            own.lerp_(other, share)
+        else:  # a count, such as a normalisation's of batches
+            own.copy_(other)
