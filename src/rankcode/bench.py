@@ -3,7 +3,9 @@
 Spikes are planted, so that every engine reads exactly the same steps. What is compared is one batch: conventional
 training with PyTorch's own layer, whole sequences, the loss at the end; and each engine with the same network and
 the rows answering where they were told to. All cases take turns, so that a busy moment of the machine hits them
-alike; figures are medians.
+alike; figures are medians. On a GPU a training step is measured twice, for conventional training and ours: launched
+kernel by kernel, as PyTorch does it, and recorded as a CUDA graph, as `fit` does it where it can. Ratios are to
+conventional training launched the usual way; to compare recorded with recorded, divide two of them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,6 +25,7 @@ from torch import Tensor, nn
 
 from rankcode import cells
 from rankcode.agreement import products_in
+from rankcode.captured import WARM, Captured
 from rankcode.engines import ENGINES, run
 from rankcode.inference import inference
 from rankcode.network import Network
@@ -60,6 +64,7 @@ class Measured:
     spikes: str  # where the rows were told to answer
     engine: str
     precision: str
+    recorded: bool  # launched as a whole
     milliseconds: float  # median
     low: float  # quartiles
     high: float
@@ -95,20 +100,24 @@ def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, p
         expected = steps if "ordered" in spikes else None
         for engine in engines:
             for mode, precision, call in _ours(network, inputs, labels, FireAt(steps), engine, expected):
-                cases[mode, spikes, engine, precision] = call
+                cases[mode, spikes, engine, precision, False] = call
+    if device.startswith("cuda"):
+        cases |= _recorded(cases)
     timed = _timed(cases, repeats, device, progress)
     # A loop over steps launches so much that to count it takes minutes.
-    counted = [key for key in cases if device.startswith("cuda") and key[0] == "training" and key[2] != "stepwise"]
+    counted = [key for key in cases if device.startswith("cuda") and _counts(key)]
     busy = {key: _busy(cases[key]) for key in counted}
     found = []
-    for (mode, spikes, engine, precision), seconds in timed.items():
-        rivals = [key for key in timed if key[0] == mode and key[2] == CONVENTIONAL and _same_class(precision, key[3])]
-        call, worked = cases[mode, spikes, engine, precision], busy.get((mode, spikes, engine, precision))
+    for (mode, spikes, engine, precision, recorded), seconds in timed.items():
+        conventional = [key for key in timed if key[0] == mode and key[2] == CONVENTIONAL and not key[4]]
+        rivals = [key for key in conventional if _same_class(precision, key[3])]
+        key = mode, spikes, engine, precision, False  # what is recorded works and takes memory as if it were not
+        worked = busy.get(key)
         found.append(
             Measured(
-                *(mode, shape.rows, spikes, engine, precision),
+                *(mode, shape.rows, spikes, engine, precision, recorded),
                 *_quartiles(seconds),
-                megabytes=_memory(call, device) if mode == "training" else None,
+                megabytes=_memory(cases[key], device) if mode == "training" and not recorded else None,
                 busy=worked,
                 ratio=statistics.median(seconds) / min(statistics.median(timed[key]) for key in rivals),
                 busy_ratio=None if worked is None else worked / min(busy[key] for key in rivals),
@@ -136,7 +145,7 @@ def measure_stream(shape: Shape, repeats: int) -> Measured:
             fired, rule_state = rule(*network.activate(logits), step, rule_state)
             bool(fired)
             seconds.append(time.perf_counter() - begun)
-    return Measured("stream", 1, "", "one step", "float32", *_quartiles(seconds), None, None, 1.0, None, 1.0)
+    return Measured("stream", 1, "", "one step", "float32", False, *_quartiles(seconds), None, None, 1.0, None, 1.0)
 
 
 def machine(device: str) -> dict[str, str]:
@@ -166,12 +175,13 @@ def runnable(shape: Shape, device: str) -> Iterator[str]:
 
 def bench_table(found: list[Measured]) -> str:
     """What was measured, as text."""
-    head = f"{'mode':<10} {'rows':<6} {'spikes':<18} {'engine':<13} {'precision':<20}"
+    head = f"{'mode':<10} {'rows':<6} {'spikes':<18} {'engine':<22} {'precision':<20}"
     lines = [f"{head} {'ms':>9}   {'quartiles':<18} ratio  ideal"]
     for each in sorted(found, key=lambda each: (each.mode, each.rows, each.spikes, each.milliseconds)):
         spread = f"{each.low:.2f} … {each.high:.2f}"
+        engine = f"{each.engine}, recorded" if each.recorded else each.engine
         lines.append(
-            f"{each.mode:<10} {each.rows:<6} {each.spikes:<18} {each.engine:<13} {each.precision:<20} "
+            f"{each.mode:<10} {each.rows:<6} {each.spikes:<18} {engine:<22} {each.precision:<20} "
             f"{each.milliseconds:9.2f}   {spread:<18} {each.ratio:5.2f}  {each.ideal:5.2f}"
             + ("" if each.busy is None else f"  busy {each.busy:7.2f} ms {each.busy_ratio:5.2f}")
             + ("" if each.megabytes is None else f"  {each.megabytes:8.1f} MB")
@@ -180,7 +190,7 @@ def bench_table(found: list[Measured]) -> str:
 
 
 CONVENTIONAL = "conventional"
-Key = tuple[Mode, str, str, str]  # mode, spikes, engine, precision
+Key = tuple[Mode, str, str, str, bool]  # mode, spikes, engine, precision, recorded
 
 
 def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[tuple[Key, Callable[[], Any]]]:
@@ -206,8 +216,8 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
                     layer(x)
 
             name = precision if rows_first else f"{precision}, steps first"
-            yield ("training", "all at T", CONVENTIONAL, name), train
-            yield ("inference", "all at T", CONVENTIONAL, name), infer
+            yield ("training", "all at T", CONVENTIONAL, name, False), train
+            yield ("inference", "all at T", CONVENTIONAL, name, False), infer
 
 
 def _ours(
@@ -232,6 +242,23 @@ def _ours(
 
         yield "training", precision, train
         yield "inference", precision, infer
+
+
+def _counts(key: Key) -> bool:
+    return key[0] == "training" and key[2] != "stepwise" and not key[4]
+
+
+def _recorded(cases: dict[Key, Callable]) -> dict[Key, Callable]:
+    """Training steps that nothing waits for, as CUDA graphs."""
+    found: dict[Key, Callable] = {}
+    pool = torch.cuda.graph_pool_handle()
+    for key, call in cases.items():
+        if key[0] == "training" and key[2] in (CONVENTIONAL, "triton"):
+            captured = Captured(call, pool)
+            for _ in range(WARM + 1):
+                captured(None)
+            found[(*key[:4], True)] = partial(captured, None)
+    return found
 
 
 def _timed(cases: dict[Key, Callable], repeats: int, device: str, progress: bool) -> dict[Key, list[float]]:

@@ -69,9 +69,15 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
 
 
 def plot_bench(found: Sequence[Measured]) -> Figure:
-    """Time of a training step ÷ that of conventional training, for every engine; a line is the ideal, and a dot, on a
-    GPU, the same ratio of the time the GPU worked."""
+    """Time of a training step ÷ that of conventional training, for every engine, recorded where it can be; a line is
+    the ideal, and a dot, on a GPU, the same ratio of the time the GPU worked."""
     training = [each for each in found if each.mode == "training" and each.engine != "conventional"]
+    recorded = {(each.rows, each.spikes, each.engine, each.precision) for each in training if each.recorded}
+    training = [
+        each
+        for each in training
+        if each.recorded or (each.rows, each.spikes, each.engine, each.precision) not in recorded
+    ]
     sizes = sorted({each.rows for each in training})
     columns = min(2, len(sizes))
     lines = -(-len(sizes) // columns)
@@ -89,6 +95,7 @@ def plot_bench(found: Sequence[Measured]) -> Figure:
             bars = {each.spikes: each.ratio for each in here if (each.engine, each.precision) == name}
             places = [spikes.index(which) - 0.4 + (number + 0.5) * width for which in bars]
             label = f"{name[0]}, {name[1]}" if on_gpu else name[0]
+            label += " (recorded)" if any((rows, which, *name) in recorded for which in bars) else ""
             axes.bar(places, list(bars.values()), width * 0.9, color=(COLOURS * 9)[number], label=label)
             worked = {each.spikes: each.busy_ratio for each in here if (each.engine, each.precision) == name}
             dots = [(place, worked[which]) for place, which in zip(places, bars, strict=True) if worked[which]]
