@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test docs check format clean
 
 demo: .venv/demo
 	$(BIN)/rankcode demo
 
 test: check
 	$(BIN)/python -m pytest -q
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -32,6 +35,10 @@ format: .venv/dev
 .venv/dev: .venv/torch pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ .venv/demo
+
+.venv/docs: .venv/torch pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 clean:
 	rm -rf .venv

@@ -1,0 +1,81 @@
+"""What the site needs beyond mkdocs: files under results/, formulas as MathML, and a page that may not exist yet.
+
+Pages link to results/ as they do in the repository (`../results/bench`, `../results/…/figure.png`). The READMEs there
+become pages of the site, and every file that a page links to is copied.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)  # code, which is left as it is
+LINK = re.compile(r"(?<=\]\()[^)\s#]+")  # where a Markdown link or image points to
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_config(config):
+    config.nav = [entry for entry in config.nav if exists(entry)]
+    return config
+
+
+def exists(entry: dict) -> bool:
+    return entry != {"The paper, reproduced": "reproduction.md"} or (ROOT / "docs" / "reproduction.md").exists()
+
+
+def on_files(files: Files, config) -> Files:
+    for readme in sorted(ROOT.glob("results/*/README.md")):
+        files.append(from_results(readme, config))
+    for page in list(files.documentation_pages()):
+        home = Path(page.abs_src_path)
+        for link in LINK.findall(home.read_text(encoding="utf-8")):
+            target = Path(os.path.normpath(home.parent / link))
+            if target.is_file() and target.is_relative_to(ROOT / "results"):
+                file = from_results(target, config)
+                if file.src_uri not in files.src_uris:
+                    files.append(file)
+    return files
+
+
+def from_results(path: Path, config) -> File:
+    """A file of results/, at the same place in the site."""
+    return File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls)
+
+
+def on_page_markdown(markdown: str, page, config, files: Files) -> str:
+    """Links that leave docs/ for results/ point to where results/ is in the site. What belongs to a list item is
+    indented by two in the repository, and by four for mkdocs."""
+    home = Path(page.file.abs_src_path).parent
+
+    def moved(link: re.Match) -> str:
+        target = Path(os.path.normpath(home / link[0]))
+        if "://" in link[0] or not target.is_relative_to(ROOT / "results") or home.is_relative_to(ROOT / "results"):
+            return link[0]
+        readme = target / "README.md"
+        return (readme if readme.exists() else target).relative_to(ROOT).as_posix()
+
+    parts = FENCE.split(LINK.sub(moved, markdown))  # text, code, text, …
+    parts[::2] = [indented(text) for text in parts[::2]]
+    return "".join(parts)
+
+
+def indented(text: str) -> str:
+    text = re.sub(r"(\n\n(?:  \S.*\n)+)(?=- )", r"\1\n", text)  # a paragraph of an item, before the next item
+    return re.sub(r"^  (?=\S)", "    ", text, flags=re.MULTILINE)
+
+
+def on_page_content(content: str, page, config, files: Files) -> str:
+    """Formulas become MathML, which browsers draw themselves."""
+
+    def mathml(formula: re.Match) -> str:
+        display = "block" if formula[1] == "div" else "inline"
+        drawn = convert(html.unescape(formula[2]).strip(), display=display)
+        return drawn.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em" />')
+
+    return FORMULA.sub(mathml, content)
