@@ -176,8 +176,8 @@ def make(kind, outputs, dtype, rows, steps, seed, scale=2.0):
 
 
 def engines_for(network):
-    whole = type(network.cell) in (rc.cells.LSTM, rc.cells.GRU)
-    return ["reference", "stepwise", *(["whole", "cpu"] if whole else [])]
+    fused = type(network.cell) in (rc.cells.LSTM, rc.cells.GRU)
+    return ["reference", "stepwise", "whole", *(["cpu"] if fused else [])]
 
 
 def compare(kind, network, inputs, labels, lengths, objective, theta, beta):

@@ -38,7 +38,7 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
     if inputs.is_cuda:
         if (why_not := triton.can_run(network, inputs, rule) or triton.slower(network, inputs)) is None:
             return Choice("triton", "fused steps, and rows that have answered cost nothing")
-        if whole.can_run(network) is None:
+        if whole.has_kernels(network) and whole.can_run(network) is None:
             return Choice("whole", f"on a GPU PyTorch's own kernels beat a loop over steps; not triton: {why_not}")
     if cpu.can_run(network, inputs) is None:
         return Choice("cpu", "fused steps, and rows that have answered cost nothing")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from rankcode.decision import Decision
 from rankcode.network import Network
-from rankcode.rules import Rule, allowed
+from rankcode.rules import Rule, StepThresholds, Threshold, allowed
 
 Keep = Literal["answer", "read"]
 
@@ -41,6 +42,19 @@ class Run(NamedTuple):
 
 class Engine(Protocol):
     def __call__(self, network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run: ...
+
+
+def table_of(rule: Any, steps: int, classes: int, type: torch.dtype, device: torch.device) -> Tensor:
+    """A rule's thresholds by step and class, [steps, classes], on the device."""
+    if isinstance(rule, Threshold | StepThresholds):  # which never change: copied once, for a copy makes the host wait
+        return _kept_table(rule, steps, classes, type, device)
+    return rule.table(steps, classes).to(device, type)
+
+
+@lru_cache(maxsize=64)
+def _kept_table(rule: Any, steps: int, classes: int, type: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return rule.table(steps, classes).to(device, type).contiguous()
 
 
 def checked_fired(fired: Tensor, rows: int) -> Tensor:

@@ -1,7 +1,8 @@
-"""LSTM and GRU over whole sequences with PyTorch's own kernels (cuDNN on a GPU); the spike is picked out afterwards.
+"""Whole sequences; the spike is picked out afterwards. LSTM and GRU run with PyTorch's own kernels (cuDNN on a GPU).
 
-What every implementation of rank coding does: nothing is saved by answering early, but there is no Python loop
-over steps, so on a GPU it is much faster than `stepwise`.
+What every implementation of rank coding does: nothing is saved by answering early. But LSTM and GRU need no loop over
+steps, so on a GPU they are much faster than with `stepwise`; and nobody looks at what comes out on the way, so that a
+training step can be recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankcode.cells import GRU, LSTM
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
+from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, table_of
 from rankcode.network import Network
 from rankcode.rules import Never, Rule
 from rankcode.state import map_state
@@ -20,20 +21,24 @@ from rankcode.state import map_state
 
 def can_run(network: Network) -> str | None:
     """The reason why not, or None."""
-    if type(network.cell) not in (LSTM, GRU):
-        return f"{type(network.cell).__name__} is not one of PyTorch's recurrent layers"
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+    mixed = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+    if mixed and has_kernels(network):
         return "in mixed precision its state would not stay float32"
     return None
+
+
+def has_kernels(network: Network) -> bool:
+    """Whether PyTorch runs the cell through all steps at once."""
+    return type(network.cell) in (LSTM, GRU)
 
 
 def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     if reason := can_run(network):
         raise ValueError(f"the engine whole cannot run this network: {reason}")
-    rows, steps = len(inputs), int(lengths.max())
+    rows, steps = inputs.shape[:2]
     row, step = torch.arange(rows, device=inputs.device), torch.arange(1, steps + 1, device=inputs.device)
     # What lies past a row's answer gets no gradient, but zero times NaN would be one.
-    features = _features(network.cell, inputs[:, :steps].nan_to_num(0.0, 0.0, 0.0))  # [rows, steps, units]
+    features = _features(network, inputs.nan_to_num(0.0, 0.0, 0.0))  # [rows, steps, features…]
     if keep == "answer" and isinstance(rule, Never):
         logits = network.logits(features[row, lengths - 1])
         decision = decide_rows(network, rule, logits, lengths, torch.zeros_like(lengths, dtype=torch.bool))
@@ -51,7 +56,17 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     return Run(decision, logits[row, before], row, before + 1, lengths)
 
 
-def _features(cell: LSTM | GRU, inputs: Tensor) -> Tensor:
+def _features(network: Network, inputs: Tensor) -> Tensor:
+    if has_kernels(network):
+        return _with_kernels(network.cell, inputs)
+    found, state = [], network.initial_state(len(inputs))
+    for x_t in inputs.unbind(1):
+        features, state = network.cell(x_t, state)
+        found.append(features)
+    return torch.stack(found, 1)
+
+
+def _with_kernels(cell: LSTM | GRU, inputs: Tensor) -> Tensor:
     weights = [part for layer in range(cell.layers) for part in cell.weights(layer)]
     state = inputs.new_zeros(cell.layers, len(inputs), cell.units)
     train = torch.is_grad_enabled()
@@ -68,7 +83,7 @@ def _spikes(network: Network, logits: Tensor, rule: Rule) -> Tensor:
     rows, steps = logits.shape[:2]
     activations, probabilities = network.activate(logits)
     if hasattr(rule, "table"):
-        return (activations >= rule.table(steps, network.classes).to(activations)).any(2)  # type: ignore[attr-defined]
+        return (activations >= table_of(rule, steps, network.classes, activations.dtype, activations.device)).any(2)
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
     fired = []
     for step in range(steps):

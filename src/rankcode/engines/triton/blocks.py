@@ -12,11 +12,11 @@ from torch.autograd.function import once_differentiable
 from triton import knobs
 
 from rankcode.cells import GRU, LSTM
-from rankcode.engines.run import Keep
+from rankcode.engines.run import Keep, table_of
 from rankcode.engines.triton import kernels
 from rankcode.engines.triton.kernels import TILE, Shape
 from rankcode.network import Network
-from rankcode.rules import FireAt, Never, Rule, StepThresholds, Threshold
+from rankcode.rules import FireAt, Never, Rule
 
 BLOCK = 32  # steps; tiles that have ended cost nothing from the next block on
 FEW = 2**16  # steps of all rows together; up to there all are one block: launches cost more than they save
@@ -58,19 +58,6 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
         case [nn.Linear() as inner, squash, nn.Linear() as last] if type(squash) in SQUASHES:
             return inner, SQUASHES[type(squash)], last
     return None
-
-
-def _table(rule: Any, steps: int, classes: int, device: torch.device) -> Tensor:
-    """Thresholds by step and class, on the device."""
-    if isinstance(rule, Threshold | StepThresholds):  # which never change
-        return _kept_table(rule, steps, classes, device)
-    return _aligned(rule.table(steps, classes).to(device, torch.float32))
-
-
-@lru_cache(maxsize=64)
-def _kept_table(rule: Any, steps: int, classes: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return rule.table(steps, classes).to(device, torch.float32).contiguous()
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +108,8 @@ class _Plan:
         self.rule = (inputs,) * 5  # any pointer: without a rule nobody looks
         if last is not None:
             weights = (_aligned(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
-            self.rule = (_table(rule, inputs.shape[1], network.classes, inputs.device), *weights)
+            table = table_of(rule, inputs.shape[1], network.classes, torch.float32, inputs.device)
+            self.rule = (_aligned(table), *weights)
 
     def _layer(self, cell: LSTM | GRU, number: int) -> _Layer:
         shape = self.shape
