@@ -129,7 +129,13 @@ def _first(data, count):
 
 @pytest.mark.parametrize(
     ("select", "winners"),
-    [("accuracy", [0, 2, 3]), ("loss", [0, 1, 4]), ("harmonic_mean", [0, 1, 3]), ("cost", [0, 4, 5])],
+    [
+        ("accuracy", [0, 2, 3]),
+        ("first_spike_accuracy", [0, 1, 5]),
+        ("loss", [0, 1, 4]),
+        ("harmonic_mean", [0, 1, 3]),
+        ("cost", [0, 4, 5]),
+    ],
 )
 def test_the_best_model_is_the_one_with_the_most_merit_and_then_the_fewest_steps(select, winners):
     columns = {  # each is better downwards only where the winners say so
@@ -147,7 +153,11 @@ def test_the_best_model_is_the_one_with_the_most_merit_and_then_the_fewest_steps
     for number in range(6):
         nn.init.constant_(network.readout.bias, number)
         report = {name: column[number] for name, column in columns.items()}
-        if state.add({"batch": number, "examples": number, "validation": report}):
+        spikes = {
+            "accuracy": [0.3, 0.5, 0.4, 0.5, 0.4, 0.5][number],
+            "mean_steps": [3.0, 3.0, 2.0, 3.0, 1.0, 2.0][number],
+        }
+        if state.add({"batch": number, "examples": number, "validation": report, "first_spike": spikes}):
             chosen.append(number)
     assert chosen == winners
     assert state.best["batch"] == winners[-1] == state.best_weights["readout.bias"].item()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 WARM = 3  # runs before one is recorded: kernels are compiled and libraries get their memory in the first ones
+MOST = 8  # recordings, each of which keeps memory for its tensors; what comes in more shapes than that runs as it is
 
 
 class Captured:
@@ -31,7 +32,7 @@ class Captured:
         key = (key, *(None if part is None else (part.shape, part.dtype) for part in tensors))
         if key not in self.recorded:
             self.seen[key] += 1
-            if self.seen[key] <= WARM:
+            if self.seen[key] <= WARM or len(self.recorded) == MOST:
                 return self.work(*tensors)
             self.recorded[key] = self._record(tensors)
         graph, places = self.recorded[key]

@@ -37,9 +37,9 @@ class Training:
     validate_every: int | None = None
     """Batches between validations. Default: an epoch, or 50 batches of generated data; with few batches in an epoch
     and no epochs given, as many epochs as make 20."""
-    select: Literal["accuracy", "loss", "harmonic_mean", "cost"] = "accuracy"
-    """What makes a model the best on the validation data, with the objective's rule; fewer steps break ties.
-    Without validation data the latest model counts as the best."""
+    select: Literal["accuracy", "first_spike_accuracy", "loss", "harmonic_mean", "cost"] = "accuracy"
+    """What makes a model the best on the validation data, with the objective's rule, or with first-spike inference;
+    fewer steps break ties. Without validation data the latest model counts as the best."""
     finish_with: Literal["best", "last"] = "best"
     """Which weights the network holds in the end."""
     first_spike_threshold: float = 0.95

@@ -98,7 +98,8 @@ class TrainingState:
         self.examples = record["examples"]
         self.sums.zero_()
         if "validation" in record:
-            if self.best is not None and not self._merit(record) > self._merit(self.best):
+            select = self.config.select
+            if self.best is not None and not merit(record, select) > merit(self.best, select):
                 return False
             self.best = record
         self.best_weights = self.weights()
@@ -136,10 +137,15 @@ class TrainingState:
             reason = " ".join(str(error).split())
             raise ValueError(f"the checkpoint in {self.config.folder} does not fit the network: {reason}") from None
 
-    def _merit(self, record: dict[str, Any]) -> tuple[float, float]:
-        report, select = record["validation"], self.config.select
-        sign = 1 if select in ("accuracy", "harmonic_mean") else -1
-        return sign * report[select], -report["mean_steps"]
+
+def merit(record: dict[str, Any], select: str) -> tuple[float, float]:
+    """How good the model of a record is: the larger, the better."""
+    if select == "first_spike_accuracy":
+        report, select = record["first_spike"], "accuracy"
+    else:
+        report = record["validation"]
+    sign = 1 if select in ("accuracy", "harmonic_mean") else -1
+    return sign * report[select], -report["mean_steps"]
 
 
 @torch.no_grad()

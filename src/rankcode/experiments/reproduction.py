@@ -25,6 +25,7 @@ from rankcode.rules import Rule
 from rankcode.run_folder import RunFolder, versions
 from rankcode.training import fit
 from rankcode.training_config import Training
+from rankcode.training_state import merit
 from rankcode.whole_file import write_whole
 
 Scale = Literal["smoke", "quick", "paper"]
@@ -74,7 +75,7 @@ class Trained:
     @property
     def best(self) -> dict[str, Any]:
         """The record of the best model."""
-        return max(self.records, key=lambda record: record["validation"]["accuracy"])
+        return max(self.records, key=lambda record: merit(record, self.setting.training.select))
 
     @property
     def seconds(self) -> float:
