@@ -3,12 +3,13 @@ with noise, with parts missing. All of it on log-mel frames, on the training dev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from rankcode.audio import LOWEST, power_of
+from rankcode.constants import constant
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SpeechAugmentation:
     """Most bands that are masked."""
     time_mask: int = 8
     """Most frames that are masked, in each of two stretches."""
+    _noise_on: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, stored: Tensor, lengths: Tensor | None, generator: torch.Generator) -> Tensor:
         rows, frames, bands = stored.shape
@@ -51,7 +53,9 @@ class SpeechAugmentation:
         values = values + torch.randn(rows, 1, bands, generator=generator, device=device) * self.band_gain
         if self.noise is not None and len(self.noise) > frames:
             start = (uniform(rows, 1) * (len(self.noise) - frames)).long()
-            noise = power_of(self.noise.to(device)[start + frame])
+            if device not in self._noise_on:  # moved there once, for a copy makes the host wait
+                self._noise_on[device] = self.noise.to(device)
+            noise = power_of(self._noise_on[device][start + frame])
             volume = 2 * (self.noise_volume * uniform(rows, 1, 1)).clamp(min=1e-9).log()
             noisy = torch.logaddexp(values, noise + volume)
             values = torch.where(uniform(rows, 1, 1) < self.noise_share, noisy, values)
@@ -59,7 +63,7 @@ class SpeechAugmentation:
         masked = _stretch(uniform(rows, 2), self.band_mask, bands)[:, None, :]
         for _ in range(2):
             masked = masked | _stretch(uniform(rows, 2), self.time_mask, frames)[:, :, None]
-        return torch.where(masked, values.new_tensor(self.mean), values)
+        return torch.where(masked, constant(tuple(self.mean), values.dtype, device), values)
 
 
 def _stretch(random: Tensor, longest: int, size: int) -> Tensor:

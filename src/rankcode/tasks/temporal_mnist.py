@@ -15,6 +15,7 @@ import numpy as np
 from rankcode.data import Arrays, BadData
 from rankcode.downloads import data_folder
 from rankcode.latency import LatencyCode
+from rankcode.tasks.digit_augmentation import DigitAugmentation
 
 HELD_OUT = 5_000  # training digits for validation; the paper has none
 
@@ -29,6 +30,8 @@ class TemporalMNIST:
     """Steps an image is spread over."""
     flat: bool = False
     """Give each step as 784 numbers instead of a 1 × 28 × 28 image."""
+    augment: bool = False
+    """Alter the training digits: turned, stretched, slanted and moved a little, anew each time."""
 
     name: ClassVar[str] = "temporal-mnist"
     classes: ClassVar[int] = 10
@@ -48,7 +51,7 @@ class TemporalMNIST:
 
     @cached_property
     def train(self) -> Arrays:
-        return self._split("train", slice(0, -HELD_OUT))
+        return self._split("train", slice(0, -HELD_OUT), DigitAugmentation() if self.augment else None)
 
     @cached_property
     def validation(self) -> Arrays:
@@ -59,7 +62,7 @@ class TemporalMNIST:
     def test(self) -> Arrays:
         return self._split("t10k", slice(None))
 
-    def _split(self, part: str, rows: slice) -> Arrays:
+    def _split(self, part: str, rows: slice, augment: DigitAugmentation | None = None) -> Arrays:
         folder = data_folder() / "mnist" if self.data is None else Path(self.data)
         images = read_idx(_find(folder, f"{part}-images-idx3-ubyte"), dimensions=3)
         file = _find(folder, f"{part}-labels-idx1-ubyte")
@@ -70,7 +73,7 @@ class TemporalMNIST:
             raise BadData(f"{folder} does not hold MNIST: its images are {list(images.shape)}")
         if labels.max() > 9:
             raise BadData(f"{file} has a label {labels.max()}: a digit is 0…9")
-        return Arrays(images[rows], labels[rows], encode=self.front_end)
+        return Arrays(images[rows], labels[rows], encode=self.front_end, augment=augment)
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
