@@ -55,9 +55,9 @@ def majority(report: Mapping[str, Any]) -> float:
 def until_fallen(records: Sequence[Mapping[str, Any]]) -> int:
     """How many records there are until the spiking accuracy falls below the majority class's share, after it had
     risen above it: the paper stops such runs."""
-    highest = 0.0
+    highest, share = 0.0, majority(records[0]["first_spike"])
     for number, record in enumerate(records):
-        accuracy, share = record["first_spike"]["accuracy"], majority(record["first_spike"])
+        accuracy = record["first_spike"]["accuracy"]
         highest = max(highest, accuracy)
         if highest >= share + RISEN and accuracy < share:
             return number

@@ -152,6 +152,7 @@ class Reproduction:
                 setting.training, seed=seed, folder=str(path), device=str(device), resume=resume, progress=self.progress
             )
             fit(network, setting.task, setting.objective, training)
+            _shorten(RunFolder(path))
             write_whole(path / "finished", b"")
             (path / "checkpoint.pt").unlink(missing_ok=True)
         return Trained(path, setting, device)
@@ -177,6 +178,15 @@ class Reproduction:
         }
         write_whole(folder / "numbers.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
         return folder
+
+
+def _shorten(folder: RunFolder) -> None:
+    """Leave out of all records but the first what is most of them: how each class fared."""
+    records = folder.records()
+    for record in records[1:]:
+        for report in (record["validation"], record["first_spike"]):
+            report.pop("classes", None)
+    write_whole(folder.path / "metrics.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in records))
 
 
 def _as_json(number: Number) -> dict[str, Any]:
