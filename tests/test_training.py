@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
-from rankcode.data import Arrays
+from rankcode.data import Arrays, Batch, Generated
 from rankcode.distributed import Processes
 from rankcode.run_folder import RunFolder
 from rankcode.training_state import TrainingState
@@ -319,3 +319,64 @@ def test_a_rank_coded_network_learns_to_answer_early_and_right():
     assert steps[-1] < 18
     assert records[-1]["validation"]["accuracy"] > 0.87
     assert records[-1]["validation"]["fired"] > 0.9
+
+
+def test_what_a_loop_of_ones_own_left_does_not_count():
+    data = easy(40)
+    results = []
+    for before in (False, True):
+        network = make_network()
+        if before:
+            rc.AtSpike(0.6)(network, *next(Arrays(*data).batches(8, 0, "cpu"))[:2])[0].backward()
+        rc.fit(network, data, rc.AtSpike(0.6), rc.Training(epochs=1, rows=8, **QUIET))
+        results.append(network.state_dict())
+    for name, weight in results[0].items():
+        assert torch.equal(weight, results[1][name])
+
+
+class Shared(nn.Module):
+    """A readout with a weight that two layers share, a buffer that is not saved, and a count."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 2)
+        self.again = self.first
+        self.register_buffer("last", torch.zeros(()), persistent=False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.last, self.calls = x.detach().mean(), self.calls + 1
+        return self.second(self.again(self.first(x)))
+
+    def get_extra_state(self):
+        return {"note": "not a tensor"}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_the_average_of_shared_weights_and_buffers():
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(3, 4), 2, Shared())
+    state = TrainingState(network, rc.Training(average=0.9), Processes(), torch.device("cpu"))
+    state.batch = 1
+    before = [part.detach().clone() for part in network.parameters()]
+    loss, _ = rc.AtEnd()(network, torch.randn(8, 5, 3), torch.randint(2, (8,)))
+    state.update(loss)
+    for average, old, new in zip(state.average.parameters(), before, network.parameters(), strict=True):
+        torch.testing.assert_close(average, old + 0.1 * (new - old))
+    assert state.average.readout.calls == network.readout.calls > 0
+    torch.testing.assert_close(state.average.readout.last, 0.1 * network.readout.last)
+
+
+@pytest.mark.parametrize("labels", [lambda x: x > 0, lambda x: (x > 0).int(), lambda x: (x > 0).numpy()])
+def test_labels_of_any_whole_type_also_when_nobody_looks_any_more(labels, monkeypatch):
+    from rankcode import training
+
+    monkeypatch.setattr(training, "LOOKED_AT", 2)
+
+    def generate(rows, generator):
+        inputs = torch.randn(rows, 4, 1, generator=generator)
+        return Batch(inputs, labels(inputs.mean((1, 2))))
+
+    rc.fit(make_network(), Generated(generate), rc.AtSpike(0.6), rc.Training(examples=64, rows=8, **QUIET))

@@ -254,7 +254,7 @@ def _recorded(cases: dict[Key, Callable]) -> dict[Key, Callable]:
     pool = torch.cuda.graph_pool_handle()
     for key, call in cases.items():
         if key[0] == "training" and key[2] in (CONVENTIONAL, "triton"):
-            captured = Captured(call, pool)
+            captured = Captured(call, pool=pool)
             for _ in range(WARM + 1):
                 captured(None)
             found[(*key[:4], True)] = partial(captured, None)

@@ -6,6 +6,7 @@ to launch them than the GPU to run them.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -16,35 +17,53 @@ from torch import Tensor
 WARM = 3  # runs before one is recorded: kernels are compiled and libraries get their memory in the first ones
 MOST = 8  # recordings, each of which keeps memory for its tensors; what comes in more shapes than that runs as it is
 
+Recording = tuple[torch.cuda.CUDAGraph, list[Tensor | None]]  # and where it expects its tensors
+
 
 class Captured:
     """`work(*tensors)` gives nothing and keeps what it finds in tensors of its own. It is run as it is until tensors of
     the same shapes have come a few times, then recorded, and from there on what was recorded runs on their values. It
-    must not wait for the GPU, and all else that it depends on must be in `key`. What is recorded with the same `pool`
-    of memory may only run one after the other."""
+    must not wait for the GPU, and all else that it depends on must be in `key`. Where it cannot be recorded it goes on
+    as it is, after `undo` has taken back what a recording that broke off may have left. What is recorded with the same
+    `pool` of memory may only run one after the other."""
 
-    def __init__(self, work: Callable[..., None], pool: Any = None):
-        self.work, self.pool = work, pool
+    def __init__(self, work: Callable[..., None], undo: Callable[[], None] = lambda: None, pool: Any = None):
+        self.work, self.undo, self.pool = work, undo, pool
         self.seen: Counter[Hashable] = Counter()
-        self.recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor | None]]] = {}
+        self.recorded: dict[Hashable, Recording] = {}
+        self.stream: torch.cuda.Stream | None = None
+        self.refused = False
 
     def __call__(self, key: Hashable, *tensors: Tensor | None) -> None:
         key = (key, *(None if part is None else (part.shape, part.dtype) for part in tensors))
         if key not in self.recorded:
             self.seen[key] += 1
-            if self.seen[key] <= WARM or len(self.recorded) == MOST:
+            if self.seen[key] <= WARM or self.refused or len(self.recorded) == MOST:
                 return self.work(*tensors)
-            self.recorded[key] = self._record(tensors)
+            try:
+                self.recorded[key] = self._record(tensors)
+            except RuntimeError as error:
+                self.refused = True
+                self.undo()
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"launched kernel by kernel, for it could not be recorded: {reason}", stacklevel=2)
+                return self.work(*tensors)
         graph, places = self.recorded[key]
         for place, part in zip(places, tensors, strict=True):
             if place is not None and part is not None:
                 place.copy_(part)
         return graph.replay()
 
-    def _record(self, tensors: tuple[Tensor | None, ...]) -> tuple[torch.cuda.CUDAGraph, list[Tensor | None]]:
+    def close(self) -> None:
+        """Give the memory back."""
+        self.recorded.clear()
+        self.work = self.undo = lambda *_: None  # which may refer to this
+
+    def _record(self, tensors: tuple[Tensor | None, ...]) -> Recording:
         places = [None if part is None else part.clone() for part in tensors]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        graph, self.stream = torch.cuda.CUDAGraph(), self.stream or torch.cuda.Stream()
+        # A recording that fails leaves its own stream in place.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, self.pool, self.stream):
             self.work(*places)
         self.pool = graph.pool()
         return graph, places

@@ -55,14 +55,16 @@ def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
         raise ValueError(f"inputs have features {list(given)} a step, the network reads {list(reads)}")
 
 
-def checked_labels(network: Network, labels, rows: int, device: torch.device) -> Tensor:
-    """Labels [rows], each a class of the network."""
+def checked_labels(network: Network, labels, rows: int, device: torch.device, values: bool = True) -> Tensor:
+    """Labels [rows], each a class of the network; `values`: looked at, too."""
     labels = torch.as_tensor(labels, device=device)
     if labels.shape != (rows,) or labels.is_floating_point() or labels.is_complex():
         raise ValueError(
             f"labels must be {rows} whole numbers, one for each row, not {labels.dtype} {list(labels.shape)}"
         )
     labels = labels.long()
+    if not values:
+        return labels
     for row in ((labels < 0) | (labels >= network.classes)).nonzero().flatten()[:1].tolist():
         raise ValueError(f"the label of row {row} of the batch is {int(labels[row])}, outside 0…{network.classes - 1}")
     return labels

@@ -161,9 +161,8 @@ class Arrays(Rows):
 
     def take(self, index: Tensor, device: Device) -> Batch:
         columns = (self.inputs, self.labels) if self.lengths is None else (self.inputs, self.labels, self.lengths)
-        columns = self._on(device, *columns)
-        index = sent(index, columns[0].device)
-        return Batch(*(sent(column[index], device) for column in columns))
+        taken = (column[sent(index, column.device)] for column in self._on(device, *columns))
+        return Batch(*(sent(column, device) for column in taken))
 
 
 class Packed(Rows):

@@ -68,8 +68,7 @@ class Objective(ABC):
         check_rule(self.rule, network.activation, network.classes)
         ragged = lengths is not None
         inputs, lengths = checked_inputs(network, inputs, lengths, check)
-        if check:
-            labels = checked_labels(network, labels, len(inputs), inputs.device)
+        labels = checked_labels(network, labels, len(inputs), inputs.device, check)
         expected_steps = lengths if ragged and expected_steps is None else expected_steps
         result = run(network, inputs, lengths, self.rule, self.keep, engine, expected_steps)
         if check:

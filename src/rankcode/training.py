@@ -10,7 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Number
 from typing import Any, NamedTuple, cast
@@ -87,7 +87,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
             folder.start(state.records, state.checkpoint())
         data = _batches(source, config, device, start=state.batch)
 
-        with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar:
+        with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar, closing(update):
             while state.batch < plan.batches:
                 _seed(device, config.seed, state.batch, group.rank)
                 batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
@@ -123,6 +123,8 @@ class _Step(nn.Module):
         super().__init__()
         self.network, self.objective, self.engine, self.device = network, objective, config.engine, device
         self.precision = None if config.precision == "float32" else getattr(torch, config.precision)
+        types = [part.dtype for part in network.parameters() if part.is_floating_point()]
+        self.dtype = types[0] if types else torch.float32
 
     def forward(self, batch, progress: float, expected: Tensor | None, check: bool) -> tuple[Tensor, Decision]:
         with self.autocast():
@@ -153,18 +155,23 @@ class _Update:
         self.step, self.state, self.answers = step, state, answers
         self.progress = 0.0
         self.alone = step if isinstance(step, _Step) and step.device.type == "cuda" else None  # not distributed
-        self.recorded = Captured(self._without_host)
+        self.recorded = Captured(self._without_host, undo=state.optimizer.zero_grad)
 
     def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
         state, self.progress = self.state, progress
         state.set_rate(state.config.rate_at(progress))
         index = self.answers.index(state.batch)
+        if self.alone is not None:  # in the type that the network runs in
+            batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
         fixed = None if self.alone is None or check else self.alone.fixed(batch.inputs, progress)
         if fixed is None:
             self._run(batch, weight, index, check)
         else:
             self.recorded(fixed, *batch, index)
         state.batch += 1
+
+    def close(self) -> None:
+        self.recorded.close()
 
     def _without_host(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
         self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)

@@ -34,6 +34,7 @@ class TrainingState:
         self.best_weights = self.weights()
         self._seconds, self._begun = 0.0, time.monotonic()
         self._validated = self._begun  # when the last record was complete
+        self.optimizer.zero_grad()  # what a loop of the caller's own may have left
 
     @property
     def model(self) -> Network:
@@ -151,7 +152,8 @@ def merit(record: dict[str, Any], select: str) -> tuple[float, float]:
 @torch.no_grad()
 def _move_to(average: nn.Module, network: nn.Module, share: float) -> None:
     """Move the average by a share of the way to the network."""
-    for own, other in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
+    pairs = zip((*average.parameters(), *average.buffers()), (*network.parameters(), *network.buffers()), strict=True)
+    for own, other in pairs:
         if own.is_floating_point():
             own.lerp_(other, share)
         else:  # a count, such as a normalisation's of batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -44,17 +44,17 @@ class Engine(Protocol):
     def __call__(self, network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run: ...
 
 
-def table_of(rule: Any, steps: int, classes: int, type: torch.dtype, device: torch.device) -> Tensor:
+def table_of(rule: Any, steps: int, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A rule's thresholds by step and class, [steps, classes], on the device."""
-    if isinstance(rule, Threshold | StepThresholds):  # which never change: copied once, for a copy makes the host wait
-        return _kept_table(rule, steps, classes, type, device)
-    return rule.table(steps, classes).to(device, type)
+    if type(rule) in (Threshold, StepThresholds):  # which never change: copied once, for a copy makes the host wait
+        return _kept_table(rule, steps, classes, dtype, device)
+    return rule.table(steps, classes).to(device, dtype)
 
 
-@lru_cache(maxsize=64)
-def _kept_table(rule: Any, steps: int, classes: int, type: torch.dtype, device: torch.device) -> Tensor:
+@cache  # what is recorded goes on reading them
+def _kept_table(rule: Any, steps: int, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return rule.table(steps, classes).to(device, type).contiguous()
+        return rule.table(steps, classes).to(device, dtype).contiguous()
 
 
 def checked_fired(fired: Tensor, rows: int) -> Tensor:

@@ -21,7 +21,8 @@ from rankcode.network import Network
 from rankcode.rules import FireAt, Never, Rule, StepThresholds, Threshold
 
 MANY = 512  # units
-RECORDED = 2**18  # steps of all rows together; above, waiting for how many were read costs less than to multiply all
+RECORDED = 2**18  # steps of all rows together; above, launching takes less time than copying the inputs to their place
+ROWS = 2**20 - 16  # at once
 
 
 @lru_cache(maxsize=1)
@@ -43,6 +44,8 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
         return f"the inputs are on {inputs.device}, not on a GPU"
     if type(network.cell) not in (LSTM, GRU):
         return f"{type(network.cell).__name__} has no fused step"
+    if len(inputs) > ROWS:
+        return f"it runs up to {ROWS:,} rows at once"
     if inputs.dtype != torch.float32:
         return f"it runs float32, the network is {inputs.dtype}"
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:

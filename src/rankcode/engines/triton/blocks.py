@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -48,9 +48,11 @@ def read(
 
 def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:
     """The readout as a hidden layer, its activation and the output layer; None where it is of another kind."""
-    parts = list(network.readout) if isinstance(network.readout, nn.Sequential) else [network.readout]
+    parts = list(network.readout) if type(network.readout) is nn.Sequential else [network.readout]
     linear = [part for part in parts if isinstance(part, nn.Linear)]
     if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # one's own may do anything
+        return None
+    if any(part._forward_hooks or part._forward_pre_hooks for part in (network.readout, *parts)):
         return None
     match parts:
         case [nn.Linear() as last]:
@@ -60,7 +62,7 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
     return None
 
 
-@lru_cache(maxsize=64)
+@cache  # what is recorded goes on reading them
 def _count(number: int, factor: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # it is kept, and may be used in training
         return torch.arange(number, device=device) * factor
@@ -189,7 +191,7 @@ def _forward(
         grid = (columns, -(-(last - first) // kernels.PRODUCT_STEPS), number_of_tiles)
         if plan.copies:
             given_at = (slots, -origin)
-            kernels.convert_inputs(*plan.widths[0])(
+            kernels.convert_inputs(shape, *plan.widths[0])(
                 (number_of_tiles * TILE, -(-(last - first) // kernels.CONVERTED), 1), inputs, given, tiles.order,
                 tiles.ends, first, last, steps, *given_at,
             )  # fmt: skip

@@ -111,7 +111,7 @@ def hand_out(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
 
 
 @kept
-def convert_inputs(true_inputs: int, inputs: int) -> Kernel:
+def convert_inputs(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
     return Kernel(
         products.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, STEPS=CONVERTED, COLUMNS=128
     )  # fmt: skip
