@@ -78,6 +78,10 @@ class Objective(ABC):
     def loss(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         return self.row_losses(result, labels, progress).mean()
 
+    def beta_at(self, progress: float) -> float:
+        """β when this share of training is done: all that changes in an objective."""
+        return _value(getattr(self, "beta", 0.0), progress)
+
     @abstractmethod
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         """The loss of each row, [rows]."""
@@ -98,9 +102,6 @@ class AtSpike(Objective):
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         return _penalised(result.at_answer(), labels, self.beta_at(progress))
 
-    def beta_at(self, progress: float) -> float:
-        return _value(self.beta, progress)
-
 
 @dataclass(frozen=True)
 class AtEnd(Objective):
@@ -112,9 +113,6 @@ class AtEnd(Objective):
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         return _penalised(result.at_answer(), labels, self.beta_at(progress))
-
-    def beta_at(self, progress: float) -> float:
-        return _value(self.beta, progress)
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ class UntilSpike(Objective):
         object.__setattr__(self, "beta", beta)
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        losses, beta = _mean_over_length(result, labels), _value(self.beta, progress)
+        losses, beta = _mean_over_length(result, labels), self.beta_at(progress)
         return losses - beta * entropy(result.at_answer()) if beta else losses
 
 
@@ -172,5 +170,8 @@ def _penalised(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
 
 def _mean_over_length(result: Run, labels: Tensor) -> Tensor:
     losses = F.cross_entropy(result.logits, labels[result.row], reduction="none")
-    total = losses.new_zeros(len(result.lengths)).index_add(0, result.row, losses)
+    if result.read is not None:
+        total = losses.where(result.read, 0.0).view(len(result.lengths), -1).sum(1)
+    else:
+        total = losses.new_zeros(len(result.lengths)).index_add(0, result.row, losses)
     return total / result.lengths

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Number
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -145,7 +145,7 @@ class _Step(nn.Module):
             chosen = choose(self.network, inputs, objective.rule, self.engine).name
             if chosen != "triton" or not triton.can_be_recorded(self.network, inputs, objective.rule):
                 return None
-        return cast(AtSpike | AtEnd, objective).beta_at(progress)
+        return objective.beta_at(progress)
 
 
 class _Update:

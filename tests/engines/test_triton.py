@@ -797,3 +797,35 @@ def test_data_that_are_not_on_a_gpu_never_go_there(rule):
     with torch.autocast("cpu", torch.bfloat16):
         assert choose(network, torch.randn(2, 3, 3), rule).name != "triton"
     assert choose(network, torch.randn(2, 3, 3), rule, "triton").name == "triton"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("kind", "layers", "units"), [(LSTM, 1, 5), (GRU, 2, 7)])
+@pytest.mark.parametrize("objective", ["every step", "until the spike", "until the spike, with a penalty"])
+def test_while_it_is_recorded_nobody_looks_how_many_steps_were_read(
+    objective, kind, layers, units, precision, monkeypatch, rubbish_in_fresh_memory
+):
+    """All steps have an entry then, and those that were not read do not count."""
+    made = example(kind, layers, units, rows=18)
+    theta = threshold_for(made).threshold
+    make = {"every step": rc.EveryStep(), "until the spike": rc.UntilSpike(theta)}
+    chosen = make.get(objective, rc.UntilSpike(theta, beta=0.2))
+    labels = torch.randint(3, (18,), device=DEVICE)
+    results = []
+    for recorded in (False, True):
+        monkeypatch.setattr(blocks, "recording", lambda device, recorded=recorded: recorded)
+        made.network.zero_grad(set_to_none=True)
+        with products_in(precision):
+            result = run(*made, chosen.rule, "read", "triton")
+        assert (result.read is not None) == recorded
+        loss = chosen.loss(result, labels)
+        loss.backward()
+        results.append((loss.detach(), result, [part.grad for part in made.network.parameters()]))
+    (expected, seen, gradients), (got, unseen, others) = results
+    assert len(seen.logits) < len(unseen.logits) == 18 * 5
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(seen.decision, unseen.decision, strict=True):
+        torch.testing.assert_close(other, one)
+    torch.testing.assert_close(unseen.at_answer(), seen.at_answer())
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)

@@ -19,7 +19,8 @@ class Run(NamedTuple):
     """A network run through time: the decision, and logits with gradients.
 
     keep="answer": one entry for each row, in order: the logits it answered with.
-    keep="read": one entry for each step that was read, in no particular order.
+    keep="read": one entry for each step that was read, in no particular order; or, where nobody may look how many these
+    are, one for every step of every row, in order, and `read` says which of them count.
     """
 
     decision: Decision
@@ -27,11 +28,15 @@ class Run(NamedTuple):
     row: Tensor  # [entries] int64
     step: Tensor  # [entries] int64, 1…length
     lengths: Tensor  # [rows] int64
+    read: Tensor | None = None  # [entries] bool
 
     def at_answer(self) -> Tensor:
         """The logits each row answered with, [rows, classes]."""
         if self.step is self.decision.steps:  # keep="answer"
             return self.logits
+        if self.read is not None:
+            each = self.logits.view(len(self.lengths), -1, self.logits.shape[1])
+            return each[torch.arange(len(each), device=each.device), self.decision.steps - 1]
         if len(self.logits) == len(self.lengths):  # one entry a row, though every step read was kept
             order = self.row.argsort()
         else:

@@ -81,12 +81,19 @@ def run(
     if reason := can_run(network, inputs, rule):
         raise ValueError(f"the engine triton cannot run this network: {reason}")
     with torch.cuda.device_of(inputs):  # kernels are launched on the current GPU
-        features, row, step, answered, fired = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
+        found = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
+    features, row, step, answered, fired, read = found
     # A readout of one or two small layers is faster, and more exact, without mixed precision.
     small = _blocks().readout_of(network) is not None
     with torch.autocast(inputs.device.type, enabled=False) if small else nullcontext():
         logits = network.logits(features)
     if keep == "answer":
         return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths)
-    answers = logits.detach()[(answered.cumsum(0) - 1)]  # entries stand row by row
-    return Run(decide_rows(network, rule, answers, answered, fired), logits, row, step, lengths)
+    # Entries stand row by row.
+    ends = (
+        answered.cumsum(0)
+        if read is None
+        else torch.arange(len(inputs), device=row.device) * inputs.shape[1] + answered
+    )
+    answers = logits.detach()[ends - 1]
+    return Run(decide_rows(network, rule, answers, answered, fired), logits, row, step, lengths, read)

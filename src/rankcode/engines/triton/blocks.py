@@ -33,6 +33,12 @@ class Found(NamedTuple):
     step: Tensor  # [entries]
     answered: Tensor  # [rows]
     fired: Tensor  # [rows]
+    read: Tensor | None = None  # [entries]: which of them were read, where nobody may look how many these are
+
+
+def recording(device: torch.device) -> bool:
+    """Whether what is launched becomes part of a CUDA graph, in which the host cannot look at anything."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def read(
@@ -209,7 +215,14 @@ def _forward(
         row = _count(rows, 1, inputs.device).clone()  # the caller's own
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
         return Found(features, row, tiles.answered, tiles.answered, tiles.fired), given, tiles, kept
-    row, step = (torch.arange(steps, device=inputs.device) < tiles.answered[:, None]).nonzero(as_tuple=True)
+    count = _count(steps, 1, inputs.device)
+    was_read = count < tiles.answered[:, None]
+    if recording(inputs.device):
+        features = kept[-1].hidden[:, 1:, : shape.true_units].where(was_read[..., None], 0.0).float().flatten(0, 1)
+        row = _count(rows, 1, inputs.device)[:, None].expand(-1, steps).flatten()
+        step = (count + 1).expand(rows, -1).flatten()
+        return Found(features, row, step, tiles.answered, tiles.fired, was_read.flatten()), given, tiles, kept
+    row, step = was_read.nonzero(as_tuple=True)
     features = kept[-1].hidden[row, step + 1, : shape.true_units].float()
     return Found(features, row, step + 1, tiles.answered, tiles.fired), given, tiles, kept
 
@@ -222,9 +235,9 @@ class _Fused(torch.autograd.Function):
         inputs = _aligned(inputs)
         plan = _Plan(network, inputs, rule)
         found, given, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
-        ctx.plan, ctx.keep = plan, keep
+        ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
         ctx.save_for_backward(given, *tiles, *(part for layer in kept for part in layer))
-        ctx.mark_non_differentiable(*found[1:])
+        ctx.mark_non_differentiable(*(part for part in found[1:] if part is not None))
         return tuple(found)
 
     @staticmethod
@@ -238,7 +251,7 @@ class _Fused(torch.autograd.Function):
         at_end, base = ctx.keep == "answer", _count(rows, 1, inputs.device)
         after = tiles.answered.cumsum(0)  # what is packed of each row ends there
         if not at_end:
-            base = after - tiles.answered
+            base = _count(rows, steps, after.device) if ctx.all_steps else after - tiles.answered
         if more := shape.units - shape.true_units:
             gradient = F.pad(gradient, (0, more))
         arriving = _aligned(gradient)
