@@ -211,7 +211,7 @@ def test_a_hidden_layer(tmp_path):
         (["train", "spotting", "--data", "x"], "--data means nothing for spotting"),
         (["train", "two-sequence", "--augment"], "--augment means nothing for two-sequence"),
         (["train", "temporal-digits", "--skip-bad"], "--skip-bad means nothing for temporal-digits"),
-        (["train", "temporal-mnist", "--augment"], "--augment means nothing for temporal-mnist"),
+        (["train", "temporal-digits", "--augment"], "--augment means nothing for temporal-digits"),
         (["train", "temporal-mnist", "--data", "none"], "rankcode data mnist --to"),
         (["train", "temporal-mnist"], "rankcode data mnist --to"),
         (["train", "speech-commands", "--data", "none"], "rankcode data speech-commands --to"),
@@ -470,7 +470,7 @@ def test_data_is_downloaded_and_trained_on(published, tmp_path, capsys):
     main(["evaluate", "run", *CPU])
     assert "on 20 test rows" in capsys.readouterr().out
     written = RunFolder("run").config()
-    assert written["task"] == {"name": "temporal-mnist", "data": None, "steps": 10, "flat": True}
+    assert written["task"] == {"name": "temporal-mnist", "data": None, "steps": 10, "flat": True, "augment": False}
     network = RunFolder("run").model()
     images = TemporalMNIST().test.inputs
     assert len(rc.predict(network, images)) == 20

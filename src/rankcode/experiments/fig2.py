@@ -184,7 +184,8 @@ def _draw_examples(panels, first: dict[str, Trained], task) -> None:
             twin.plot(list(steps)[:end], activation[:end, 1], color=colour, lw=1.6, label=name)
             if bool(answer.fired):
                 twin.plot(end, activation[end - 1, 1], "o", color=colour, ms=5)
-        twin.set(ylim=(-0.03, 1.03), yticks=[0, 1 - THETA, THETA, 1])
+        twin.hlines([1 - THETA, THETA], 1, task.steps, color=GREY, lw=0.8, ls=":")
+        twin.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1])
         label = task.label_names[int(batch.labels[row])]
         axes.set(title=f"{label}, σ = {float(sigma[row]):.2f}", xlabel="step")
     panels[0].set(ylabel="input")
