@@ -34,7 +34,8 @@ class Train:
     data: str | None = None
     """Where the data of temporal-mnist or speech-commands is. Default: where rankcode data puts it."""
     augment: bool = False
-    """Alter the training recordings of speech-commands: shifted, louder or softer, noisy, with parts masked."""
+    """Alter the training data: recordings shifted, louder or softer, noisy, with parts masked; digits of temporal-mnist
+    turned, stretched and moved."""
     skip_bad: bool = False
     """Leave out files and rows that cannot be used, and say which."""
     objective: ObjectiveName = "at-spike"

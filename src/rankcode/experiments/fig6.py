@@ -96,9 +96,7 @@ def _draw(histories: dict[str, Any], curves: dict[str, Curve]) -> Figure:
     panels[1, 0].set(title="trade-off over θ (numbers: θ)", xlim=(0.7, 10.6))
     panels[1, 0].set_ylim(max(0, lowest - 6), min(100.5, highest + 4))
     _draw_tradeoff(panels[1, 1], curves, SPIKE, each=3)
-    panels[1, 1].set(
-        title="the upper part of C", xlim=(0.7, 10.6), ylim=(highest - 5, min(100.1, highest + 0.6))
-    )
+    panels[1, 1].set(title="the upper part of C", xlim=(0.7, 10.6), ylim=(highest - 5, min(100.1, highest + 0.6)))
     for axes, letter in zip(panels.flatten(), "ABCD", strict=True):
         axes.set_title(letter, loc="left", weight="bold")
     return figure
