@@ -107,7 +107,7 @@ def _fit(network: Network, task: Any, objective: Objective, config: Training) ->
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
         return
     if history.best is not None:
-        best = history.best["validation"]
+        best = history.best["first_spike" if config.select == "first_spike_accuracy" else "validation"]
         print(
             f"best model, by {config.select} on validation data: accuracy {100 * best['accuracy']:.2f} %, "
             f"mean steps {best['mean_steps']:.2f}"
