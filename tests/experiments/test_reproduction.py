@@ -12,7 +12,7 @@ from rankcode.cli import main
 from rankcode.experiments import fig2, page, reproduction, two_sequence_trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, over_seeds, paper_time
 from rankcode.objectives import Objective
-from rankcode.rules import Threshold
+from rankcode.rules import Never, Threshold
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +111,12 @@ def test_every_experiment_is_there():
 def test_nonsense_is_one_line():
     with pytest.raises(SystemExit, match="no figure or table 'fig99'"):
         main(["reproduce", "fig99"])
+
+
+def test_weights_that_are_not_there_are_asked_for(tmp_path):
+    place = Reproduction("smoke", tmp_path, device="cpu", progress=False)
+    trained = place.trained(two_sequence_trainings.conventional(place))
+    (trained.path / "best.safetensors").unlink()
+    with pytest.raises(ValueError, match="does not hold the best weights: remove it"):
+        trained.report(Never())
+    assert trained.report(Never(), model="last")["rows"] > 0

@@ -70,6 +70,8 @@ class Trained:
         self.records = self.folder.records()
 
     def model(self, name: str = "best") -> Network:
+        if not (self.path / f"{name}.safetensors").exists():  # large ones are not kept in the repository
+            raise ValueError(f"{self.path} does not hold the {name} weights: remove it, and they are trained again")
         return self.folder.model(name).to(self.device)
 
     @property
