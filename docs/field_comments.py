@@ -31,10 +31,7 @@ def tabulate(of: griffe.Class) -> None:
     for name, field in list(of.attributes.items()):
         if field.is_alias or name.startswith("_") or not (text := said(field)):
             continue
-        if str(field.annotation) == "ClassVar":  # no field, though griffe takes it for one
-            del of.members["__init__"].parameters[name]
-        else:
-            lines.append(f"    {name} ({field.annotation}): {text}")
+        lines.append(f"    {name} ({field.annotation}): {text}")
         del of.members[name]
     if lines:
         above = [of.docstring.value, ""] if of.docstring else []

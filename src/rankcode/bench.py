@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from rankcode import cells
 from rankcode.agreement import products_in
-from rankcode.captured import WARM, Captured
 from rankcode.engines import ENGINES, run
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.objectives import AtSpike
 from rankcode.progress import Progress
+from rankcode.recorded import WARM, Recorded
 from rankcode.rules import FireAt, Never, Threshold
 
 Mode = Literal["training", "inference", "stream"]
@@ -254,10 +254,11 @@ def _recorded(cases: dict[Key, Callable]) -> dict[Key, Callable]:
     pool = torch.cuda.graph_pool_handle()
     for key, call in cases.items():
         if key[0] == "training" and key[2] in (CONVENTIONAL, "triton"):
-            captured = Captured(call, pool=pool)
+            recorded = Recorded(call, pool=pool)
             for _ in range(WARM + 1):
-                captured(None)
-            found[(*key[:4], True)] = partial(captured, None)
+                recorded(None)
+            if not recorded.refused:
+                found[(*key[:4], True)] = partial(recorded, None)
     return found
 
 

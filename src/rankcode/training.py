@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from rankcode.captured import Captured
 from rankcode.data import Arrays, Batch, Generated, Loader, Rows, Source, as_source, sent, split_of
 from rankcode.decision import Decision
 from rankcode.distributed import own_device, processes
@@ -31,6 +30,7 @@ from rankcode.model_file import describe
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, Objective
 from rankcode.progress import Progress
+from rankcode.recorded import Recorded
 from rankcode.rules import Never, Rule, Threshold, check_rule
 from rankcode.run_folder import RunFolder
 from rankcode.training_config import Training
@@ -155,7 +155,7 @@ class _Update:
         self.step, self.state, self.answers = step, state, answers
         self.progress = 0.0
         self.alone = step if isinstance(step, _Step) and step.device.type == "cuda" else None  # not distributed
-        self.recorded = Captured(self._without_host, undo=state.optimizer.zero_grad)
+        self.recorded = Recorded(self._without_host, undo=state.optimizer.zero_grad)
 
     def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
         state, self.progress = self.state, progress

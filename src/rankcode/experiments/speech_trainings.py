@@ -24,6 +24,7 @@ from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.standard_network import standard_network
 from rankcode.tasks import SpeechCommands
 from rankcode.tasks.sound import Sound, SoundRows
+from rankcode.tasks.splits import Splits
 from rankcode.training_config import Training
 
 THETA = 0.95
@@ -44,7 +45,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sweeps:
+class Sweeps(Splits[SoundRows]):
     """Stand-in for speech: is a tone in noise rising (on), falling (off) or steady (unknown)?"""
 
     rows: int = 240
@@ -81,18 +82,6 @@ class Sweeps:
     @cached_property
     def front_end(self) -> Audio:
         return self.sound.front_end(np.flatnonzero(self.sound.splits == "train"))
-
-    @cached_property
-    def train(self) -> SoundRows:
-        return self._split("train", self.augment)
-
-    @cached_property
-    def validation(self) -> SoundRows:
-        return self._split("validation")
-
-    @cached_property
-    def test(self) -> SoundRows:
-        return self._split("test")
 
     def _split(self, split: str, augment: bool = False) -> SoundRows:
         index = np.flatnonzero(self.sound.splits == split)

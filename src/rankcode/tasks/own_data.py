@@ -19,6 +19,7 @@ import torch
 from rankcode.data import BadData, Packed, Rows
 from rankcode.feature_cache import is_cache
 from rankcode.front_ends import Audio, Standardise
+from rankcode.tasks.splits import Splits
 
 from .series_files import Series, is_series, read_series, series_of
 from .sound import NOISE, Sound, digest, folders, sound_files
@@ -83,7 +84,7 @@ def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = Fals
 
 
 @dataclass(frozen=True)
-class OwnData:
+class OwnData(Splits[Rows]):
     """Data of your own."""
 
     path: str
@@ -165,18 +166,6 @@ class OwnData:
     @cached_property
     def front_end(self) -> Audio | Standardise:
         return self.collection.front_end(self._index["train"])
-
-    @cached_property
-    def train(self) -> Rows:
-        return self._split("train", self.augment)
-
-    @cached_property
-    def validation(self) -> Rows:
-        return self._split("validation")
-
-    @cached_property
-    def test(self) -> Rows:
-        return self._split("test")
 
     def _split(self, split: str, augment: bool = False) -> Rows:
         index = self._index[split]

@@ -18,6 +18,7 @@ from rankcode.audio import Audio, LogMel
 from rankcode.data import BadData
 from rankcode.downloads import data_folder
 from rankcode.feature_cache import Recording, is_cache
+from rankcode.tasks.splits import Splits
 
 from .sound import NOISE, Sound, SoundRows, folders, listed_splits
 
@@ -25,7 +26,7 @@ KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go
 
 
 @dataclass(frozen=True)
-class SpeechCommands:
+class SpeechCommands(Splits[SoundRows]):
     """Which of ten keywords is spoken, or is it another word? A second of speech, 81 steps."""
 
     data: str | None = None
@@ -67,18 +68,6 @@ class SpeechCommands:
     @cached_property
     def front_end(self) -> Audio:
         return self.sound.front_end(self._index("train"))
-
-    @cached_property
-    def train(self) -> SoundRows:
-        return self._split("train", self.augment)
-
-    @cached_property
-    def validation(self) -> SoundRows:
-        return self._split("validation")
-
-    @cached_property
-    def test(self) -> SoundRows:
-        return self._split("test")
 
     def _index(self, split: str) -> np.ndarray:
         index = np.flatnonzero(self.sound.splits == split)

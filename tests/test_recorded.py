@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import rankcode as rc
-from rankcode import captured
+from rankcode import recorded
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -30,8 +30,8 @@ def test_recorded_training_is_the_same(objective, ragged, precision, monkeypatch
     results, replays = [], []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
-    for warm in (captured.WARM, 10**9):
-        monkeypatch.setattr(captured, "WARM", warm)
+    for warm in (recorded.WARM, 10**9):
+        monkeypatch.setattr(recorded, "WARM", warm)
         torch.manual_seed(0)
         network = rc.Network(rc.cells.LSTM(8, 32), 3)
         config = rc.Training(
@@ -42,7 +42,7 @@ def test_recorded_training_is_the_same(objective, ragged, precision, monkeypatch
         results.append((history.records, network.state_dict()))
     (records, weights), (expected_records, expected) = results
     # 12 epochs of 4 whole batches and a small one; the first epoch is looked at, and β changes once.
-    runs = 11 * 4 - captured.WARM * (1 if isinstance(objective, rc.AtEnd) else 2)
+    runs = 11 * 4 - recorded.WARM * (1 if isinstance(objective, rc.AtEnd) else 2)
     assert len(replays) >= runs
     for record, other in zip(records, expected_records, strict=True):
         assert record["training"] == pytest.approx(other["training"], rel=1e-4)

@@ -20,7 +20,7 @@ MOST = 8  # recordings, each of which keeps memory for its tensors; what comes i
 Recording = tuple[torch.cuda.CUDAGraph, list[Tensor | None]]  # and where it expects its tensors
 
 
-class Captured:
+class Recorded:
     """`work(*tensors)` gives nothing and keeps what it finds in tensors of its own. It is run as it is until tensors of
     the same shapes have come a few times, then recorded, and from there on what was recorded runs on their values. It
     must not wait for the GPU, and all else that it depends on must be in `key`. Where it cannot be recorded it goes on
@@ -30,25 +30,25 @@ class Captured:
     def __init__(self, work: Callable[..., None], undo: Callable[[], None] = lambda: None, pool: Any = None):
         self.work, self.undo, self.pool = work, undo, pool
         self.seen: Counter[Hashable] = Counter()
-        self.recorded: dict[Hashable, Recording] = {}
+        self.graphs: dict[Hashable, Recording] = {}
         self.stream: torch.cuda.Stream | None = None
         self.refused = False
 
     def __call__(self, key: Hashable, *tensors: Tensor | None) -> None:
         key = (key, *(None if part is None else (part.shape, part.dtype) for part in tensors))
-        if key not in self.recorded:
+        if key not in self.graphs:
             self.seen[key] += 1
-            if self.seen[key] <= WARM or self.refused or len(self.recorded) == MOST:
+            if self.seen[key] <= WARM or self.refused or len(self.graphs) == MOST:
                 return self.work(*tensors)
             try:
-                self.recorded[key] = self._record(tensors)
+                self.graphs[key] = self._record(tensors)
             except RuntimeError as error:
                 self.refused = True
                 self.undo()
                 reason = str(error).splitlines()[0]
                 warnings.warn(f"launched kernel by kernel, for it could not be recorded: {reason}", stacklevel=2)
                 return self.work(*tensors)
-        graph, places = self.recorded[key]
+        graph, places = self.graphs[key]
         for place, part in zip(places, tensors, strict=True):
             if place is not None and part is not None:
                 place.copy_(part)
@@ -56,7 +56,7 @@ class Captured:
 
     def close(self) -> None:
         """Give the memory back."""
-        self.recorded.clear()
+        self.graphs.clear()
         self.work = self.undo = lambda *_: None  # which may refer to this
 
     def _record(self, tensors: tuple[Tensor | None, ...]) -> Recording:

@@ -1,0 +1,32 @@
+"""The three splits of a task."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from rankcode.data import Rows
+
+R = TypeVar("R", bound=Rows)
+
+
+class Splits(Generic[R]):
+    """Each is read when it is first asked for; a task says how. Only training rows are altered."""
+
+    augment: bool
+
+    @cached_property
+    def train(self) -> R:
+        return self._split("train", self.augment)
+
+    @cached_property
+    def validation(self) -> R:
+        return self._split("validation")
+
+    @cached_property
+    def test(self) -> R:
+        return self._split("test")
+
+    @abstractmethod
+    def _split(self, split: str, augment: bool = False) -> R: ...
