@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ class Recorded:
         self.work, self.undo, self.pool = work, undo, pool
         self.seen: Counter[Hashable] = Counter()
         self.graphs: dict[Hashable, Recording] = {}
-        self.stream: torch.cuda.Stream | None = None
         self.refused = False
 
     def __call__(self, key: Hashable, *tensors: Tensor | None) -> None:
@@ -61,9 +61,15 @@ class Recorded:
 
     def _record(self, tensors: tuple[Tensor | None, ...]) -> Recording:
         places = [None if part is None else part.clone() for part in tensors]
-        graph, self.stream = torch.cuda.CUDAGraph(), self.stream or torch.cuda.Stream()
+        graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
         # A recording that fails leaves its own stream in place.
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, self.pool, self.stream):
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, self.pool, stream):
             self.work(*places)
         self.pool = graph.pool()
         return graph, places
+
+
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """Where recordings are made: within a pool, memory is used again on the stream that it was first used on."""
+    return torch.cuda.Stream(device)

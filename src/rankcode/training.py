@@ -28,7 +28,7 @@ from rankcode.inference import decide
 from rankcode.metrics import evaluate
 from rankcode.model_file import describe
 from rankcode.network import Network
-from rankcode.objectives import AtEnd, AtSpike, Objective
+from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.progress import Progress
 from rankcode.recorded import Recorded
 from rankcode.rules import Never, Rule, Threshold, check_rule
@@ -36,6 +36,7 @@ from rankcode.run_folder import RunFolder
 from rankcode.training_config import Training
 from rankcode.training_state import TrainingState
 
+OBJECTIVES = (AtSpike, AtEnd, EveryStep, UntilSpike)  # which do nothing but tensor operations
 UPDATES = 1000  # at least, where nothing is said about how long to train
 LOOKED_AT = 100  # batches of generated data in which NaN and infinity are looked for
 
@@ -139,7 +140,7 @@ class _Step(nn.Module):
         """What a batch depends on besides its tensors, which is β, if it goes from its inputs to the new weights
         without the host looking at anything on the way; None if not."""
         objective = self.objective
-        if type(objective) not in (AtSpike, AtEnd) or self.precision == torch.float16:
+        if type(objective) not in OBJECTIVES or self.precision == torch.float16:
             return None
         with self.autocast():
             chosen = choose(self.network, inputs, objective.rule, self.engine).name

@@ -16,9 +16,10 @@ from rankcode.rules import Never, Rule
 from rankcode.state import map_state
 
 
-def looks(inputs: Tensor) -> int:
-    """How many steps pass between two looks at who has answered."""
-    return 8 if inputs.is_cuda else 1
+def steps_until_look(begin: int, inputs: Tensor) -> int:
+    """How many steps, from the step `begin` on, pass until the next look at who has answered: on a GPU more and more,
+    so that networks that answer in their first steps gain too."""
+    return min(begin, 8) if inputs.is_cuda else 1
 
 
 def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
@@ -30,14 +31,15 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     rule_state = map_state(lambda part: part.to(inputs.device), rule.initial_state(rows))
     answers = []  # for each look: the rows that answered since the last, their logits, steps and whether they fired
     read = []  # for each look: the rows that read a step, their logits and steps
-    every, last = looks(inputs), max(row_ends)
+    begin, last = 1, max(row_ends)
 
-    for begin in range(1, last + 1, every):
+    while begin <= last:
+        end = min(begin + steps_until_look(begin, inputs), last + 1)
         going = torch.ones_like(live, dtype=torch.bool)
         moments = []  # of each step: logits, whether rows fire, answer, and still read
-        for step in range(begin, min(begin + every, last + 1)):
+        for step in range(begin, end):
             x_t = inputs[:, step - 1] if len(live) == rows else inputs[live, step - 1]
-            if every > 1:
+            if step > begin:
                 x_t = x_t.where(going.view(-1, *[1] * (x_t.dim() - 1)), 0.0)
             features, state = network.cell(x_t, state)
             if only_ends and step not in row_ends:
@@ -48,6 +50,7 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
             done = (checked_fired(spikes, len(live)) | (live_ends == step)) & going
             moments.append((logits, spikes, done, going, torch.full_like(live, step)))
             going = going & ~done
+        begin = end
         if not moments:
             continue
         logits, spikes, done, reading, steps = (torch.stack(column) for column in zip(*moments, strict=True))
