@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs: files under results/, formulas as MathML, and a page that may not exist yet.
+"""What the site needs beyond mkdocs: files under results/, and formulas as MathML.
 
 Pages link to results/ as they do in the repository (`../results/bench`, `../results/…/figure.png`). The READMEs there
 become pages of the site, and every file that a page links to is copied.
@@ -18,15 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)  # code, which is left as it is
 LINK = re.compile(r"(?<=\]\()[^)\s#]+")  # where a Markdown link or image points to
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
-
-
-def on_config(config):
-    config.nav = [entry for entry in config.nav if exists(entry)]
-    return config
-
-
-def exists(entry: dict) -> bool:
-    return entry != {"The paper, reproduced": "reproduction.md"} or (ROOT / "docs" / "reproduction.md").exists()
 
 
 def on_files(files: Files, config) -> Files:
@@ -49,12 +40,14 @@ def from_results(path: Path, config) -> File:
 
 
 def on_page_markdown(markdown: str, page, config, files: Files) -> str:
-    """Links that leave docs/ for results/ point to where results/ is in the site. What belongs to a list item is
-    indented by two in the repository, and by four for mkdocs."""
+    """Links from docs/ to results/, and back, point to where these are in the site, in which docs/ is the root. What
+    belongs to a list item is indented by two in the repository, and by four for mkdocs."""
     home = Path(page.file.abs_src_path).parent
 
     def moved(link: re.Match) -> str:
         target = Path(os.path.normpath(home / link[0]))
+        if home.is_relative_to(ROOT / "results") and target.is_relative_to(ROOT / "docs"):
+            return os.path.relpath(ROOT / target.relative_to(ROOT / "docs"), home)
         if "://" in link[0] or not target.is_relative_to(ROOT / "results") or home.is_relative_to(ROOT / "results"):
             return link[0]
         readme = target / "README.md"
