@@ -23,7 +23,8 @@ from rankcode.network import Network
 from rankcode.whole_file import write_whole
 
 FORMAT = 1
-CELLS = {kind.__name__: kind for kind in (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF)}
+KINDS = (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses)
+CELLS = {kind.__name__: kind for kind in KINDS}
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "Linear": (nn.Linear, ("in_features", "out_features")),
     "Flatten": (nn.Flatten, ("start_dim", "end_dim")),

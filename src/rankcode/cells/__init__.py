@@ -6,6 +6,7 @@ the module. `features`, where a cell has it, is the shape of what it gives for o
 """
 
 from rankcode.cells.conv_lstm import ConvLSTM, ConvLSTMState
+from rankcode.cells.glimpses import Glimpses, GlimpsesState
 from rankcode.cells.gru import GRU, GRUState
 from rankcode.cells.lif import LIF, ConvLIF, LIFState
 from rankcode.cells.lstm import LSTM, LSTMState
@@ -19,6 +20,8 @@ __all__ = [
     "ConvLSTM",
     "ConvLSTMState",
     "GRUState",
+    "Glimpses",
+    "GlimpsesState",
     "LIFState",
     "LSTMState",
     "Stack",

@@ -1,0 +1,37 @@
+"""The cell for images that appear over time sees what has appeared, and nothing else."""
+
+import torch
+
+import rankcode as rc
+from rankcode.cells import Glimpses
+from rankcode.engines import run
+from rankcode.latency import latency_code
+
+
+def test_at_the_last_step_it_has_seen_the_whole_image():
+    images = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
+    inputs = latency_code(images, 255, 10)[:, :, None]
+    cell = Glimpses((8, 8), 10, maps=8, units=5).eval()
+    state = cell.initial_state(3)
+    for x_t in inputs.unbind(1):
+        _, state = cell(x_t, state)
+    intensity = (10 * images.int() + 254).div(255, rounding_mode="floor").clamp(min=1) / 10  # ⌈10 v⌉ tenths
+    assert torch.allclose(state.image[:, 0], intensity.float(), atol=1e-6)
+    assert torch.allclose(state.time, torch.ones(3, 1, 1, 1))
+
+
+def test_engines_agree_on_it():
+    torch.manual_seed(0)
+    network = rc.Network(Glimpses((8, 8), 4, maps=8, units=5), 3).double().eval()
+    with torch.no_grad():
+        network.readout.weight.mul_(2)
+    inputs, lengths = torch.rand(6, 4, 1, 8, 8).double(), torch.tensor([4, 4, 3, 1, 4, 2])
+    results = []
+    for engine in ("reference", "stepwise", "whole"):
+        found = run(network, inputs, lengths, rc.Threshold(0.7), "answer", engine)
+        results.append((found.decision.steps, torch.autograd.grad(found.logits.sum(), list(network.parameters()))))
+    assert len(results[0][0].unique()) > 1
+    for steps, gradients in results[1:]:
+        assert torch.equal(steps, results[0][0])
+        for gradient, expected in zip(gradients, results[0][1], strict=True):
+            assert torch.allclose(gradient, expected, atol=1e-9)
