@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rankcode import AtSpike
 from rankcode.experiments import experiment, mnist_trainings, reproduction, spiking_trainings, table1
 from rankcode.experiments.reproduction import Reproduction, Trained
 from rankcode.run_folder import RunFolder
@@ -69,6 +70,7 @@ def test_the_table_has_the_papers_numbers(found):
     papers = {each["what"]: each["paper"] for each in found["table1"]["numbers"]}
     ours = {
         "fast, RC-LSTM 784-340-10": 98.14,
+        "fast, RC-LSTM 784-340-10 with the paper's β": 98.14,
         "fast, RC-ConvLSTM 784-10-10": 98.90,
         "fast, RC-ConvLSTM 784-20-10": 99.19,
         "slow, RC-ConvLSTM 784-10-10": 99.16,
@@ -88,7 +90,7 @@ def test_the_table_has_the_papers_numbers(found):
 def test_fig3_has_the_papers_accuracies_and_two_betas(found):
     assert number(found, "fig3", "LSTM-340, end of training: accuracy")["paper"] == 98.14
     assert number(found, "fig3", "ConvLSTM-20, end of training: accuracy")["paper"] == 99.19
-    assert "β = 0.4" in found["fig3"]["text"] and "β = 0.165" in found["fig3"]["text"]
+    assert "β = 0.4" in found["fig3"]["text"] and "β = 0.1 " in found["fig3"]["text"]
     history = found["fig3"]["curves"]["through training"]["ConvLSTM-20, β switches"]
     assert history["epochs"][0] <= mnist_trainings.SWITCH_AT * history["epochs"][-1]
 
@@ -137,9 +139,12 @@ def test_settings_of_the_paper(tmp_path):
     assert (lstm.network().cell.units, conv.network().cell.units) == (340, 20)
     assert mnist_trainings.conv_lstm_fast(place, 10).network().cell.units == 10
     for setting in (lstm, conv):
-        assert (setting.objective.rule.threshold, setting.objective.beta) == (0.95, 0.165)
+        assert (setting.objective.rule.threshold, setting.objective.beta) == (0.95, 0.1)
+    assert mnist_trainings.lstm_paper(place).objective.beta == 0.165
+    own = sum(part.numel() for part in mnist_trainings.own(place).network().parameters())
+    assert own < 500_000
     switch = mnist_trainings.conv_lstm_switch(place).objective.beta
-    assert (switch(0.0), switch(0.24), switch(0.25), switch(0.99)) == (0.4, 0.4, 0.165, 0.165)
+    assert (switch(0.0), switch(0.24), switch(0.25), switch(0.99)) == (0.4, 0.4, 0.1, 0.1)
     spiking = spiking_trainings.rank_coded(place)
     assert (spiking.training.rows, spiking.training.rate, spiking.objective.rule.threshold) == (400, 0.001, 0.5)
     first, second, dense, top = spiking.network().cell.cells
@@ -152,7 +157,7 @@ class Reports(Trained):
     """A run of which only the reports are known: (accuracy, mean steps) by split and model."""
 
     def __init__(self, reports):
-        self.reports, self.setting = reports, reproduction.Setting("", TemporalDigits(), None, None, None)
+        self.reports, self.setting = reports, reproduction.Setting("", TemporalDigits(), None, AtSpike(0.95), None)
 
     def report(self, rule, split="test", model="best"):
         accuracy, steps = self.reports[split, model]

@@ -15,8 +15,8 @@ HEAD = """# The paper, reproduced
 Rank coding: Jeffares, Guo, Stenetorp and Moraitis, *Spike-inspired rank coding for fast and accurate recurrent neural
 networks*, ICLR 2022. Every figure and table, the paper's numbers beside ours; `rankcode reproduce all` makes this page.
 Models are selected on validation data. Times are steps read, from 1, with sequences that never fire counted in full;
-where the paper counts otherwise, both are given. Seconds of training compare trainings of one figure with each other:
-several may have shared the machine.
+where the paper counts otherwise, both are given. Seconds of training are no measure of speed: several trainings shared
+the machine, not always as many. What steps that are not read save is in [results/bench](../results/bench).
 """
 
 

@@ -183,9 +183,11 @@ class Reproduction:
 
 
 def _shorten(folder: RunFolder) -> None:
-    """Leave out of all records but the first what is most of them: how each class fared."""
+    """Leave out of all records but the first what is most of them: how each class fared, and how many rows were
+    answered at each step with the objective's rule; with first-spike inference that stays."""
     records = folder.records()
     for record in records[1:]:
+        record["validation"].pop("steps_histogram", None)
         for report in (record["validation"], record["first_spike"]):
             report.pop("classes", None)
     write_whole(folder.path / "metrics.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in records))

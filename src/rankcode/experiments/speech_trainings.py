@@ -131,8 +131,22 @@ def every_step(place: Reproduction) -> Setting:
     return setting(place, EveryStep(), "every-step")
 
 
-def until_spike(place: Reproduction) -> Setting:
-    return setting(place, UntilSpike(0.99), "until-spike")
+def until_spike(place: Reproduction, threshold: float) -> Setting:
+    return setting(place, UntilSpike(threshold), f"until-spike-{threshold:g}")
+
+
+def own(place: Reproduction) -> Setting:
+    """A network of our own, of 0.48 million parameters."""
+    base, units = setting(place, UntilSpike(0.999), "own", augment=True), place.pick(12, 32, 168)
+    how = replace(
+        base.training, epochs=place.pick(6, 2, 200), rate=place.pick(0.03, 0.003, 0.004), schedule="cosine",
+        optimizer="adamw", weight_decay=0.05,
+    )  # fmt: skip
+
+    def network() -> Network:
+        return standard_network(base.task, "gru", units, layers=2, hidden=32)
+
+    return replace(base, name="speech-own", network=network, training=how)
 
 
 def heard(report: Mapping[str, Any]) -> float:
