@@ -6,6 +6,7 @@ from torch import nn
 
 import rankcode as rc
 from rankcode.engines import choose, cpu, run, whole
+from rankcode.engines.gated_steps import GRUSteps, LSTMSteps
 
 RULES = {
     "threshold": rc.Threshold(0.45),
@@ -173,3 +174,23 @@ def test_what_it_cannot_run_it_says():
         assert cpu.can_run(network.eval(), inputs) is None
     assert choose(lstm, inputs, rc.Never()).name == "cpu"
     assert choose(network, inputs, rc.Never()).name == "cpu"
+
+
+@pytest.mark.parametrize("layer, kind", [(nn.LSTM(3, 16), LSTMSteps), (nn.GRU(3, 16), GRUSteps)])
+def test_gradients_that_fade_end_at_zero(layer, kind):
+    """Gates that are nearly shut let gradients fade; with denormal numbers a CPU is many times as slow."""
+    torch.manual_seed(0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, mean=0.0 if parameter.dim() == 2 else -1.5, std=0.1)
+    steps = kind(*(parameter.detach() for parameter in layer.parameters()))
+    x, arriving = torch.randn(60, 8, 3, requires_grad=True), torch.zeros(60, 8, 16)
+    arriving[-1] = 1e-3
+    _, _, saved = steps.forward(x.detach(), steps.start(8))
+    steps.zero_gradients()
+    into_x, before = steps.backward(x.detach(), saved, arriving, None, True)
+    (layer(x)[0] * arriving).sum().backward()
+    denormal = lambda part: ((part != 0) & (part.abs() < torch.finfo(part.dtype).tiny)).sum()  # noqa: E731
+    assert denormal(x.grad) > 0 and denormal(into_x) == 0 and all(denormal(part) == 0 for part in before)
+    torch.testing.assert_close(into_x, x.grad, rtol=1e-4, atol=1e-12)
+    for own, parameter in zip(steps.sums, layer.parameters(), strict=True):
+        torch.testing.assert_close(own, parameter.grad, rtol=1e-4, atol=1e-12)
