@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 FLAT, FADED = 1e-15, 1e-20
-"""Slopes of gates, and gradients of states, that are taken as zero. In networks that are sure of their answers gates
-are wide open or shut and gradients fade from step to step: without this their products become denormal numbers, with
-which a CPU needs many times as long."""
+"""Slopes of gates, and gradients of the states between blocks, that are taken as zero. In networks that are sure of
+their answers gates are wide open or shut, and gradients fade from step to step: their products would become denormal
+numbers, with which a CPU needs many times as long."""
 
 
 class GatedSteps:
@@ -98,9 +97,10 @@ class LSTMSteps(GatedSteps):
             into_cell = into_cell.addcmul_(into_hidden, from_hiddens[step])
             torch.mul(slopes[0][step], into_cell[:, None], out=parts[0][step])
             torch.mul(slopes[1][step], into_hidden, out=parts[1][step])
-            torch.hardshrink(into_cell.mul_(forgets[step]), FADED, out=into_cell)
+            into_cell = into_cell.mul_(forgets[step])
             torch.mm(parts[2][step], self.weights[1], out=into_hidden)
-            torch.hardshrink(into_hidden, FADED, out=into_hidden)
+        for part in (into_hidden, into_cell):
+            torch.hardshrink(part, FADED, out=part)
         self.collect(x, hidden[:-1], into_gates, into_gates)
         return into_gates @ self.weights[0] if needed else None, (into_hidden, into_cell)
 
@@ -148,6 +148,6 @@ class GRUSteps(GatedSteps):
             recurrent[:, : 2 * units] = now[:, : 2 * units]
             torch.mul(of_candidate, reset[step], out=recurrent[:, 2 * units :])
             into_hidden = torch.addmm(into_hidden * update[step], recurrent, self.weights[1])
-            torch.hardshrink(into_hidden, FADED, out=into_hidden)
+        torch.hardshrink(into_hidden, FADED, out=into_hidden)
         self.collect(x, hidden[:-1], into_input, into_recurrent)
         return into_input @ self.weights[0] if needed else None, (into_hidden,)
