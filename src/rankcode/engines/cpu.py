@@ -22,7 +22,7 @@ from rankcode.network import Network
 from rankcode.rules import FireAt, Never, Rule
 from rankcode.state import map_state
 
-BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
+BLOCK = 10  # steps, the first ones fewer; a longer block has larger products, and computes more past an answer
 FEW = 64  # rows; with fewer the work around a block counts for more, and blocks are twice as long
 
 
@@ -139,7 +139,7 @@ def _read(
     blocks: list[_Block] = []
     first = 0
     while True:  # until every row has answered, which it does at its end
-        count = min(BLOCK if len(live) >= FEW else 2 * BLOCK, steps - first)
+        count = min(first + 1, BLOCK if len(live) >= FEW else 2 * BLOCK, steps - first)
         features, saved = layers.forward(_gathered(inputs, live, first, count))
         spikes, rule_state = _spikes(network, rule, features, first, rule_state)
         inside = torch.arange(count)[:, None]
