@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rankcode.cells import GRU, LIF, LSTM, ConvLIF, ConvLSTM, Stack
+from rankcode.cells import GRU, LIF, LSTM, ConvLIF, ConvLSTM, Glimpses, Stack
 from rankcode.network import Network
 
 
@@ -45,7 +45,7 @@ def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
         cell = cell.cells[0]
     if isinstance(cell, LIF):
         given = (math.prod(given),)
-    if isinstance(cell, ConvLSTM | ConvLIF):
+    if isinstance(cell, ConvLSTM | ConvLIF | Glimpses):
         reads = (cell.inputs, *cell.image)
     elif isinstance(cell, LSTM | GRU) or (len(given) == 1 and isinstance(getattr(cell, "inputs", None), int)):
         reads = (cell.inputs,)

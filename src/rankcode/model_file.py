@@ -47,8 +47,8 @@ def save(network: Network, path: str | Path) -> None:
 
 
 def load(path: str | Path, network: Network | None = None) -> Network:
-    """Read a network from a file, or from the folder of a run, on the CPU; into `network` where it has parts of its
-    own."""
+    """Read a network from a file, or from the folder of a run, on the CPU and ready for use (`eval()`); into `network`
+    where it has parts of its own."""
     path = Path(path)
     if (path / "config.json").is_file():  # the folder of a run: the model that it finished with
         path = path / f"{json.loads((path / 'config.json').read_text())['training']['finish_with']}.safetensors"
@@ -67,7 +67,7 @@ def load(path: str | Path, network: Network | None = None) -> Network:
         raise ValueError(f"{path} has format {number!r}, this version of rankcode reads {FORMAT}")
     try:
         if network is None:
-            network = build(header.get("network", {}), path)
+            network = build(header.get("network", {}), path).eval()  # as it will be used: without dropout
         else:
             deepcopy(network).load_state_dict(weights)  # where it does not fit, the user's network stays as it is
             _attach(network, header.get("network", {}), path)

@@ -1,5 +1,6 @@
 """The cell for images that appear over time sees what has appeared, and nothing else."""
 
+import pytest
 import torch
 
 import rankcode as rc
@@ -18,6 +19,40 @@ def test_at_the_last_step_it_has_seen_the_whole_image():
     intensity = (10 * images.int() + 254).div(255, rounding_mode="floor").clamp(min=1) / 10  # ⌈10 v⌉ tenths
     assert torch.allclose(state.image[:, 0], intensity.float(), atol=1e-6)
     assert torch.allclose(state.time, torch.ones(3, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"image": (1, 8, 8)}, "a height and a width"),
+        ({"image": (3, 8)}, "at least 4"),
+        ({"maps": 0}, "multiple of 8"),
+        ({"maps": 12}, "multiple of 8"),
+        ({"steps": 0}, "at least 1"),
+        ({"steps": 2.5}, "steps and units"),
+        ({"units": 0}, "at least 1"),
+        ({"dropout": 1.5}, "dropout"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Glimpses(**{"image": (8, 8), "steps": 10, "maps": 8, **settings})
+
+
+def test_images_of_another_size_are_named():
+    network = rc.Network(Glimpses((8, 8), 10, maps=8), 3)
+    for shape in ((4, 10, 64), (4, 10, 8, 8), (4, 10, 3, 8, 8), (4, 10, 1, 9, 9), (4, 10, 1, 1, 1)):
+        with pytest.raises(ValueError, match=r"the network reads \[1, 8, 8\]"):
+            rc.decide(network, torch.zeros(shape))
+
+
+def test_saved_and_loaded_it_is_the_same_and_ready_for_use(tmp_path):
+    network = rc.Network(Glimpses((8, 8), 10, maps=8), 3)
+    rc.save(network, tmp_path / "network.safetensors")
+    loaded = rc.load(tmp_path / "network.safetensors")
+    assert not loaded.training and loaded.cell.settings() == network.cell.settings()
+    inputs = torch.rand(5, 10, 1, 8, 8)
+    assert torch.equal(rc.decide(loaded, inputs).probabilities, rc.decide(network, inputs).probabilities)
 
 
 def test_engines_agree_on_it():

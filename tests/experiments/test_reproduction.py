@@ -120,3 +120,13 @@ def test_weights_that_are_not_there_are_asked_for(tmp_path):
     with pytest.raises(ValueError, match="does not hold the best weights: remove it"):
         trained.report(Never())
     assert trained.report(Never(), model="last")["rows"] > 0
+
+
+def test_a_smaller_scale_leaves_what_is_kept_alone(tmp_path, monkeypatch, capsys):
+    """What the repository keeps is of the paper's scale, and so is its page."""
+    monkeypatch.chdir(tmp_path)
+    main(["reproduce", "fig7", "--scale", "smoke", "--no-progress", "--device", "cpu"])
+    assert "wrote runs/reproduction-smoke/reproduction.md" in capsys.readouterr().out
+    page = (tmp_path / "runs" / "reproduction-smoke" / "reproduction.md").read_text()
+    assert "(fig7/fig7.png)" in page and "Not made yet: fig1, fig2, fig3" in page
+    assert not (tmp_path / "docs").exists() and not (tmp_path / "results").exists()

@@ -14,13 +14,24 @@ class GlimpsesState(NamedTuple):
 
 
 class Glimpses(nn.Module):
-    """The image so far, and how much time has passed, through convolutions. Images are [rows, 1, height, width]; they
-    have appeared after `steps` steps. `maps` is the number of feature maps, `units` of features."""
+    """The image so far, and how much time has passed, through five convolutions and a dense layer.
+
+    A step shows what appears in it, [rows, 1, height, width], of an image that has appeared after `steps` steps, as in
+    temporal MNIST: the sum of the steps is remembered, early ones with more weight. `maps` feature maps in the upper
+    half of the network and twice as many in the lower, `units` features, and dropout before them."""
+
+    inputs = 1
 
     def __init__(self, image: tuple[int, int], steps: int, maps: int = 32, units: int = 96, dropout: float = 0.3):
         super().__init__()
-        if maps % 8 != 0 or min(image) < 4:
-            raise ValueError(f"maps must be a multiple of 8 and images at least 4 × 4, not {maps} and {tuple(image)}")
+        if len(image) != 2 or min(image) < 4:
+            raise ValueError(f"image must be a height and a width of at least 4, not {tuple(image)}")
+        if maps < 8 or maps % 8 != 0:
+            raise ValueError(f"maps must be a multiple of 8, not {maps}")
+        if min(steps, units) < 1 or steps != int(steps):
+            raise ValueError(f"steps and units must be at least 1, not {steps} and {units}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
         self.image, self.steps, self.maps, self.units = (image[0], image[1]), steps, maps, units
         self.dropout, self.features = dropout, (units,)
 

@@ -19,32 +19,34 @@ class Reproduce:
     """smoke: seconds, to see that it runs; quick: minutes on two cores; paper: the paper's own, on a GPU."""
     data: str | None = None
     """Folder that holds mnist and speech-commands. Default: RANKCODE_DATA."""
-    folder: str = "results/reproduction"
-    """Where figures, numbers and trained networks are kept."""
-    page: str = "docs/reproduction.md"
-    """The page that is made of them."""
+    folder: str | None = None
+    """Where figures, numbers and trained networks are kept. Default: results/reproduction at the paper's scale, else
+    runs/reproduction-SCALE."""
+    page: str | None = None
+    """The page that is made of them. Default: docs/reproduction.md for results/reproduction, else one in the folder."""
     device: str = "auto"
     """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
     progress: bool = True
     """Show progress."""
 
     def run(self) -> None:
-        from rankcode.experiments.page import write_page
+        from rankcode.experiments.page import write_page, written
         from rankcode.experiments.reproduction import Reproduction
 
         if self.name != "all" and self.name not in EXPERIMENTS:
             raise ValueError(f"there is no figure or table {self.name!r}: choose from all, {', '.join(EXPERIMENTS)}")
         if self.scale not in ("smoke", "quick", "paper"):
             raise ValueError(f"scale must be smoke, quick or paper, not {self.scale!r}")
-        place = Reproduction(self.scale, Path(self.folder), self.data, self.device, self.progress)
+        kept = "results/reproduction"
+        folder = self.folder or (kept if self.scale == "paper" else f"runs/reproduction-{self.scale}")
+        page = self.page or ("docs/reproduction.md" if folder == kept else f"{folder}/reproduction.md")
+        place = Reproduction(self.scale, Path(folder), self.data, self.device, self.progress)
         for name in EXPERIMENTS if self.name == "all" else (self.name,):
             module = experiment(name)
             result = module.reproduce(place)
-            folder = place.write(name, module.TITLE, result)
-            print(f"{module.TITLE}: {folder}")
+            print(f"{module.TITLE}: {place.write(name, module.TITLE, result)}")
             for number in result.numbers:
-                paper = "" if number.paper is None else f"  (paper {number.paper})"
-                ours = "-" if number.ours is None else f"{number.ours:.2f}"
-                print(f"  {number.what}: {ours} {number.unit}{paper}")
-            write_page(place.folder, Path(self.page))
-        print(f"wrote {self.page}")
+                paper = "" if number.paper is None else f"  (paper: {written(number.paper, number.unit)})"
+                print(f"  {number.what}: {written(number.ours, number.unit)}{paper}")
+            write_page(place.folder, Path(page))
+        print(f"wrote {page}")

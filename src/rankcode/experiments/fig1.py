@@ -66,7 +66,7 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
     limit = task.limit(THETA)
     ideal = f"an ideal observer: {100 * limit.accuracy:.0f} % after {limit.steps:.3f} steps"
     least = trainings.ideal_steps(task, THETA)
-    same, alone = "an ideal observer on the same sequences", "without validation, on the device this ran on"
+    same, alone = "an ideal observer on the same sequences", "without validation; others may have run beside it"
 
     def number(what: str, paper: float | str | None, values, unit: str = "%", note: str = "") -> Number:
         mean, spread = over_seeds(list(values))

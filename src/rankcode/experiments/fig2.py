@@ -53,12 +53,13 @@ def reproduce(place: Reproduction) -> Result:
     noise = {name: _time_by_noise(first[name], task, place.pick(200, 5_000, 50_000)) for name in (SPIKE, END)}
     drawn["spike time by noise"] = {name: [column.tolist() for column in found] for name, found in noise.items()}
     saved = 1 - first[SPIKE].share_read / first[END].share_read
-    lead = next(number.ours for number in numbers if number.what == EQUAL) or 0.0
+    leads = {number.what: number.ours or 0.0 for number in numbers if number.what.endswith(EQUAL)}
     text = (
         f"With the paper's settings rank-coded training read {100 * saved:.0f} % fewer steps than conventional "
         "training. The paper compares the two at a fixed step, where rank coding is far ahead. At equal mean steps, "
-        f"both answering at the first spike, it is {abs(lead):.2f} points {'ahead' if lead > 0 else 'behind'} with "
-        "settings of our own: see the trade-off, with the limits of ideal observers on the same sequences."
+        f"both answering at the first spike, it is {_lead(leads[f'{SPIKE} minus {END}{EQUAL}'])} with the paper's "
+        f"settings and {_lead(leads[f'{OWN_SPIKE} minus {OWN_END}{EQUAL}'])} with our own: see the trade-off, with the "
+        "limits of ideal observers on the same sequences."
     )
     return Result(_draw(first, curves, limits, noise, task), numbers, drawn, text)
 
@@ -94,7 +95,11 @@ def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
     ]
 
 
-EQUAL = f"{OWN_SPIKE} minus {OWN_END}, at equal mean steps"
+EQUAL = ", at equal mean steps"
+
+
+def _lead(points: float) -> str:
+    return f"{abs(points):.2f} points {'ahead' if points > 0 else 'behind'}"
 
 
 def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list[float], list[float]]]) -> list[Number]:
@@ -126,7 +131,7 @@ def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list
             numbers.append(Number(f"{name} minus the constant threshold's limit", None, mean, "points", spread, note))
     for name, other in ((OWN_SPIKE, OWN_END), (SPIKE, END)):
         mean, spread = lead(name, by_threshold(other))
-        numbers.append(Number(f"{name} minus {other}, at equal mean steps", None, mean, "points", spread))
+        numbers.append(Number(f"{name} minus {other}{EQUAL}", None, mean, "points", spread))
     return numbers
 
 

@@ -77,19 +77,11 @@ def _text(place: Reproduction, histories: dict[str, Any], before: dict[str, Any]
             f"{100 * history['accuracy'][-1]:.2f} % right in the end"
         )
 
-    sizes = (
-        ""
-        if place.scale == "paper"
-        else (
-            f" At this scale the LSTM has {trainings.lstm_units(place)} units and the ConvLSTM "
-            f"{trainings.conv_lstm_units(place, 20)}, and training is short."
-        )
-    )
     return (
         f"Through training the answers of {moved(LSTM)}, and those of {moved(CONV)} (validation digits). With β = "
         f"{trainings.FIRST_BETA:g} the ConvLSTM reads {before['mean_steps']:.2f} steps and is right for "
         f"{100 * before['accuracy']:.2f} %; trained on with β = {trainings.BETA:g} it ends at "
-        f"{after['mean_steps']:.2f} steps and {100 * after['accuracy']:.2f} %.{sizes}"
+        f"{after['mean_steps']:.2f} steps and {100 * after['accuracy']:.2f} %.{trainings.at_this_scale(place)}"
     )
 
 

@@ -22,7 +22,7 @@ THRESHOLDS = (
     0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998,
     0.9999, 0.99995, 0.99999, 0.999999,
 )  # fmt: skip
-SPEEDS = (450, 500, 550, 600, 650, 700, 750)  # ms heard
+SPEEDS = (450, 500, 550, 600, 650, 700, 750, 850, 950)  # ms heard
 SOME_SPEEDS = (500, 600, 700)
 AUGMENTED = ", augmented"
 EVERY, OWN = "every step", "a network of ours, augmented"

@@ -142,6 +142,12 @@ def own(place: Reproduction) -> Setting:
     )
 
 
+def at_this_scale(place: Reproduction) -> str:
+    """What is smaller than in the paper, in a sentence for the text of a figure."""
+    digits = {"smoke": " and the digits are scikit-learn's, 8 × 8", "quick": "", "paper": ""}[place.scale]
+    return "" if place.scale == "paper" else f" At this scale networks are small, trainings short{digits}."
+
+
 def share_of_frame(report: Mapping[str, Any], steps: int) -> float:
     """Of the frame's duration, what had passed at the spike, as the paper counts: from 0, silent digits left out.
     1 where none fired."""

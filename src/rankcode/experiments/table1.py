@@ -147,6 +147,4 @@ def _text(place: Reproduction, rows: list[Row], found: dict[str, list[Found]]) -
         text += f" Not every run is in its regime: see {'; '.join(outside)}."
     else:
         text += " Every run is in its regime."
-    if place.scale != "paper":
-        text += " At this scale networks are small and trainings short."
-    return text
+    return text + trainings.at_this_scale(place)
