@@ -22,8 +22,9 @@ from rankcode.network import Network
 from rankcode.rules import FireAt, Never, Rule
 from rankcode.state import map_state
 
-BLOCK = 10  # steps, the first ones fewer; a longer block has larger products, and computes more past an answer
+BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
 FEW = 64  # rows; with fewer the work around a block counts for more, and blocks are twice as long
+SHORT, EARLY = 40, (1, 4)  # in sequences of so many steps the first blocks end here, for those who answer at once
 
 
 def can_run(network: Network, inputs: Tensor) -> str | None:
@@ -139,7 +140,7 @@ def _read(
     blocks: list[_Block] = []
     first = 0
     while True:  # until every row has answered, which it does at its end
-        count = min(first + 1, BLOCK if len(live) >= FEW else 2 * BLOCK, steps - first)
+        count = _block(first, steps, len(live))
         features, saved = layers.forward(_gathered(inputs, live, first, count))
         spikes, rule_state = _spikes(network, rule, features, first, rule_state)
         inside = torch.arange(count)[:, None]
@@ -228,6 +229,13 @@ def _blocks(places: list[tuple[int, int]], tensors: list[Tensor]) -> list[_Block
         layers = tuple(tuple(saved[at : at + 3]) for at in range(0, len(saved), 3))
         blocks.append(_Block(first, steps, live, read, staying, past, layers))
     return blocks
+
+
+def _block(first: int, steps: int, live: int) -> int:
+    """How many steps the block has that begins after `first`."""
+    early = [end for end in EARLY if first < end] if steps <= SHORT else []
+    end = early[0] if early else first // BLOCK * BLOCK + (BLOCK if live >= FEW else 2 * BLOCK)
+    return min(end, steps) - first
 
 
 def _gathered(inputs: Tensor, live: Tensor, first: int, count: int) -> Tensor:

@@ -85,7 +85,8 @@ class LSTMSteps(GatedSteps):
         slope[:, :, 2] *= 4 * enter  # tanh′ = 4·sigmoid′
         squashed = cell[1:].tanh()
         slope[:, :, 3] *= squashed
-        torch.hardshrink(slope, FLAT, out=slope)
+        if gates[0].amin() < FLAT:  # one step will do to see whether gates are shut
+            torch.hardshrink(slope, FLAT, out=slope)
         from_hidden = torch.addcmul(leave, leave, squashed.square_(), value=-1)  # of the cell
         into_hidden, into_cell = (arriving.new_zeros(2, rows, units)) if after is None else after
         slopes = [part.unbind() for part in (slope[:, :, :3], slope[:, :, 3])]
@@ -134,8 +135,9 @@ class GRUSteps(GatedSteps):
         to_update = torch.addcmul(update, update, update, value=-1) * (hidden[:-1] - candidate)
         to_candidate = (1 - update) * (1 - candidate.square())
         to_reset = torch.addcmul(reset, reset, reset, value=-1) * recalled
-        for slope in (to_update, to_candidate, to_reset):
-            torch.hardshrink(slope, FLAT, out=slope)
+        if gates[0, :, : 2 * units].amin() < FLAT:  # one step will do to see whether gates are shut
+            for slope in (to_update, to_reset):
+                torch.hardshrink(slope, FLAT, out=slope)
         into_input, into_recurrent = torch.empty_like(gates), torch.empty_like(gates)
         into_hidden = arriving.new_zeros(rows, units) if after is None else after[0]
         for step in reversed(range(steps)):
