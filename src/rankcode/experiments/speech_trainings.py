@@ -136,7 +136,7 @@ def until_spike(place: Reproduction, threshold: float) -> Setting:
 
 
 def own(place: Reproduction) -> Setting:
-    """A network of our own, of 0.48 million parameters."""
+    """A network of our own, of 0.47 million parameters."""
     base, units = setting(place, UntilSpike(0.999), "own", augment=True), place.pick(12, 32, 168)
     how = replace(
         base.training, epochs=place.pick(6, 2, 200), rate=place.pick(0.03, 0.003, 0.004), schedule="cosine",
