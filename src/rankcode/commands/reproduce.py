@@ -47,6 +47,6 @@ class Reproduce:
             print(f"{module.TITLE}: {place.write(name, module.TITLE, result)}")
             for number in result.numbers:
                 paper = "" if number.paper is None else f"  (paper: {written(number.paper, number.unit)})"
-                print(f"  {number.what}: {written(number.ours, number.unit)}{paper}")
+                print(f"  {number.what}: {written(number.ours, number.unit) or '-'}{paper}")
             write_page(place.folder, Path(page))
         print(f"wrote {page}")

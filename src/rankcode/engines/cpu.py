@@ -23,7 +23,7 @@ from rankcode.rules import FireAt, Never, Rule
 from rankcode.state import map_state
 
 BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
-FEW = 64  # rows; with fewer the work around a block counts for more, and blocks are twice as long
+FEW = 32  # rows; with fewer the work around a block counts for more, and blocks are twice as long
 SHORT, EARLY = 40, (1, 4)  # in sequences of so many steps the first blocks end here, for those who answer at once
 
 

@@ -20,7 +20,7 @@ from rankcode.rules import Never, Threshold
 
 TITLE = "Fig. 6: rank-coded and conventional training on temporal MNIST"
 SPIKE, END, EVERY, UNTIL = "rank-coded", "conventional", "every step", "until spike (θ = 0.99)"
-PAPER = "rank-coded, the paper's β = 0.165"
+PAPER = f"rank-coded, the paper's β = {trainings.PAPER_BETA:g}"
 THRESHOLDS = {  # the first two are the paper's
     SPIKE: (0.85, 0.9, 0.95, 0.99),
     END: (0.25, 0.35, 0.45, 0.55, 0.75, 0.95),

@@ -18,8 +18,7 @@ networks*, ICLR 2022. Its figures and tables, the paper's numbers beside ours; `
 No model is selected on test data: a section has the last model of each training, or, where it says so, the best one on
 validation data. Times are steps read, from 1, with sequences that never fire counted in full; where the paper counts
 otherwise, both are given. Tables have means over seeds, pictures and texts the first seed. Seconds of training are no
-measure of speed: several trainings shared the machine, not always as many. What steps that are not read save is in
-[results/bench](../results/bench).
+measure of speed: several trainings shared the machine, not always as many. `rankcode bench` measures that.
 """
 
 
