@@ -108,7 +108,7 @@ def _draw_regimes(axes: Any) -> None:
     for name, low, high in (("fast", 0, 2.5), ("slow", 3.5, 10.4)):
         axes.axhspan(low, high, color=GREY, alpha=0.1, lw=0)
         where = {"xytext": (-4, 0), "textcoords": "offset points", "xycoords": axes.get_yaxis_transform()}
-        axes.annotate(name, (1, (low + min(high, 10)) / 2), ha="right", va="center", fontsize=8, color=GREY, **where)
+        axes.annotate(name, (1, low + 0.6), ha="right", va="center", fontsize=8, color=GREY, **where)
 
 
 def _draw_betas(panels: Any, end: float) -> None:
@@ -116,9 +116,9 @@ def _draw_betas(panels: Any, end: float) -> None:
     for axes in panels:
         axes.lines[0].set_color(COLOURS[1])
         axes.axvline(at, color="#30343b", lw=1, ls="--")
-        for left, right, beta in ((0, at, trainings.FIRST_BETA), (at, end, trainings.BETA)):
-            where = {"xy": ((left + right) / 2, 0.04), "xycoords": axes.get_xaxis_transform()}
-            axes.annotate(f"β = {beta:g}", ha="center", va="bottom", color="#30343b", fontsize=9, **where)
+    for left, right, beta in ((0, at, trainings.FIRST_BETA), (at, end, trainings.BETA)):
+        where = {"xy": ((left + right) / 2, 0.45), "xycoords": panels[0].get_xaxis_transform()}
+        panels[0].annotate(f"β = {beta:g}", ha="center", color="#30343b", fontsize=9, **where)
 
 
 def _draw_digit(part: Any, task: Any) -> None:

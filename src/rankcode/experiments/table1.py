@@ -4,16 +4,19 @@ one (after 25 %), beside the spiking networks that the paper compares with.
 Of each run there are two models, the best on the validation digits and the last; of those in the regime, ours is the
 one with the higher validation accuracy, evaluated on the test digits once. The best model of a fast training is the
 one with the highest harmonic mean of accuracy and 1 − earliness, since by accuracy alone it would be a slow one. The
-paper reports the best on the test set of two runs, which is higher by construction: that is in the notes. The share of
-the frame is counted as in the paper, from 0 and without silent digits."""
+paper reports the best on the test set of two runs, which is higher by construction: that is in the notes, for every
+pair of seeds. The share of the frame is counted as in the paper, from 0 and without silent digits. Validation data also
+chose θ = 0.9 for a second reading of the ConvLSTM of 20 units: with it answers come within 1.5 steps."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from rankcode.experiments import measures
 from rankcode.experiments import mnist_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Setting, Trained, over_seeds
+from rankcode.rules import Threshold
 
 TITLE = "Table 1: temporal MNIST"
 FAST, SLOW = 0.15, 0.25  # of the frame
@@ -37,6 +40,7 @@ class Row(NamedTuple):
     fast: bool
     paper: float | None
     setting: Setting
+    theta: float | None = None  # read with this one rather than the training's
 
 
 class Found(NamedTuple):
@@ -52,32 +56,35 @@ class Found(NamedTuple):
 def reproduce(place: Reproduction) -> Result:
     rows = _rows(place)
     runs = {row.name: [place.trained(row.setting, seed) for seed in _seeds(place, row)] for row in rows}
-    found = {row.name: [_chosen(trained, row.fast) for trained in runs[row.name]] for row in rows}
+    found = {row.name: [_chosen(trained, row) for trained in runs[row.name]] for row in rows}
     numbers = [Number(f"{name}: accuracy", paper, None, "%", None, "spiking") for name, paper in LITERATURE]
     for row in rows:
         numbers += _numbers(row, found[row.name])
     numbers.sort(key=lambda number: number.what.startswith("slow"))  # as the paper has them: the fast ones first
-    numbers += measures.cost(runs)
+    trained = {row.name: runs[row.name] for row in rows if row.theta is None}
+    numbers += measures.cost(trained)
     curves = {
         "runs": {name: [{**each._asdict(), "report": _short(each.report)} for each in found[name]] for name in found},
         "settings": {
             row.name: {"β": getattr(row.setting.objective, "beta", None), "parameters": _size(row)} for row in rows
         },
-        **measures.cost_curves(runs),
+        **measures.cost_curves(trained),
     }
     return Result(None, numbers, curves, _text(place, rows, found))
 
 
 def _rows(place: Reproduction) -> list[Row]:
-    def conv(units: int, fast: bool, paper: float) -> Row:
+    def conv(units: int, fast: bool, paper: float, theta: float | None = None) -> Row:
         setting = (trainings.conv_lstm_fast if fast else trainings.conv_lstm_slow)(place, units)
-        return Row(f"{'fast' if fast else 'slow'}, RC-ConvLSTM 784-{units}-10", fast, paper, setting)
+        name = f"{'fast' if fast else 'slow'}, RC-ConvLSTM 784-{units}-10"
+        return Row(name + (f" read with θ = {theta:g}" if theta else ""), fast, paper, setting, theta)
 
     return [
         Row("fast, RC-LSTM 784-340-10", True, 98.14, trainings.lstm_fast(place)),
         Row("fast, RC-LSTM 784-340-10 with the paper's β", True, 98.14, trainings.lstm_paper(place)),
         conv(10, True, 98.90),
         conv(20, True, 99.19),
+        conv(20, True, 99.19, theta=0.9),
         Row(OWN, True, None, trainings.own(place)),
         conv(10, False, 99.16),
         conv(20, False, 99.29),
@@ -92,14 +99,15 @@ def _size(row: Row) -> int:
     return sum(part.numel() for part in row.setting.network().parameters())
 
 
-def _chosen(trained: Trained, fast: bool) -> Found:
+def _chosen(trained: Trained, row: Row) -> Found:
     """Of the best and the last model, the better one in the regime, both by validation; where neither is in it, the
     nearer one."""
-    steps, rule, tried = trained.setting.task.steps, trained.setting.objective.rule, []
+    steps, tried = trained.setting.task.steps, []
+    rule = Threshold(row.theta) if row.theta else trained.setting.objective.rule
     for model in ("best", "last"):
         report = trained.report(rule, "validation", model)
         frame = trainings.share_of_frame(report, steps)
-        away = max(0.0, frame - FAST if fast else SLOW - frame)
+        away = max(0.0, frame - FAST if row.fast else SLOW - frame)
         tried.append((-away, report["accuracy"], model))
     minus, _, model = max(tried)
     inside = {name for distance, _, name in tried if distance == 0} or {model}
@@ -110,11 +118,9 @@ def _chosen(trained: Trained, fast: bool) -> Found:
 
 
 def _numbers(row: Row, found: list[Found]) -> list[Number]:
-    counted = found[:2]
-    note = (
-        f"best on the test set of {'two runs' if len(counted) == 2 else 'one run'}, the paper's protocol: "
-        f"{100 * max(each.highest for each in counted):.2f} %"
-    )
+    best = [max(each.highest for each in pair) for pair in combinations(found, min(2, len(found)))]
+    note = f"best on the test set of {'two runs' if len(found) > 1 else 'one run'}, the paper's protocol: "
+    note += " or ".join(sorted({f"{100 * accuracy:.2f}" for accuracy in best})) + " %"
     outside = sum(not each.inside for each in found)
     if outside:
         note += f"; {outside} of {len(found)} not in this regime"
@@ -143,6 +149,7 @@ def _text(place: Reproduction, rows: list[Row], found: dict[str, list[Found]]) -
         "(`cells.Glimpses`); it is trained until the spike (θ = 0.99) on digits that are turned, stretched, slanted "
         "and moved a little, one seed."
     )
+    text += " The θ of the second reading of the ConvLSTM of 20 units was chosen on validation digits, for its speed."
     if outside:
         text += f" Not every run is in its regime: see {'; '.join(outside)}."
     else:
