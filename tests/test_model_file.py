@@ -1,6 +1,7 @@
 import json
 import os
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,7 +165,9 @@ def test_a_network_that_does_not_fit_is_left_as_it_was(tmp_path):
 @pytest.fixture
 def good(tmp_path):
     path = tmp_path / "good.rc"
-    rc.save(rc.Network(cells.LSTM(3, 4), 2), path)
+    network = rc.Network(cells.LSTM(3, 4), 2)
+    network.rule = rc.Threshold(0.9)
+    rc.save(network, path)
     return path
 
 
@@ -191,6 +194,39 @@ def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         rc.load(tmp_path / "none.rc")
     one_line(error, "none.rc")
+
+
+@pytest.mark.parametrize(
+    "rule", [None, rc.Threshold(0.7), rc.Threshold(0.8, classes=(1,)), rc.StepThresholds((0.9, 0.6))], ids=str
+)
+def test_the_rule_comes_back_and_is_what_decides(rule, tmp_path):
+    torch.manual_seed(0)
+    network = rc.Network(cells.LSTM(3, 8), outputs=2)
+    with torch.no_grad():
+        network.readout.weight.mul_(8)
+    network.rule = rule
+    rc.save(network, tmp_path / "model.rc")
+    again = rc.load(tmp_path / "model.rc")
+    assert again.rule == rule
+    inputs = torch.randn(64, 12, 3)
+    for expected, got in zip(
+        rc.decide(network, inputs, rule=rule or rc.Threshold(0.95)), rc.decide(again, inputs), strict=True
+    ):
+        assert got.equal(expected)
+    if rule is not None:
+        assert not rc.decide(again, inputs).steps.equal(rc.decide(again, inputs, rule=rc.Threshold(0.95)).steps)
+
+
+def test_the_folder_of_a_run_has_the_rule_too(tmp_path):
+    """Also where its model file is from before rules were in there."""
+    data = SimpleNamespace(train=(torch.randn(16, 5, 3), torch.arange(16) % 2))
+    for objective, rule in ((rc.AtSpike(0.7), rc.Threshold(0.7)), (rc.AtEnd(), None)):
+        network, folder = rc.Network(cells.LSTM(3, 8), outputs=2), tmp_path / type(objective).__name__
+        rc.fit(network, data, objective, rc.Training(epochs=1, folder=str(folder), progress=False, finish_with="last"))
+        assert network.rule == rc.load(folder / "last.safetensors").rule == rc.load(folder).rule == rule
+        network.rule = None
+        rc.save(network, folder / "last.safetensors")
+        assert rc.load(folder).rule == rule
 
 
 def with_header(good, **changes):
@@ -246,6 +282,10 @@ def kind(name, **settings):
         {"dtype": "object"},
         {"network": None},
         {"network": 3},
+        {"rule": kind("Threshold", threshold="0.9")},
+        {"rule": kind("Threshold", hook="os.system")},
+        {"rule": ["Threshold"]},
+        {"rule": 3},
     ],
     ids=str,
 )

@@ -45,8 +45,9 @@ def decide(
     rule: Rule | None = None,
     engine: str = "auto",
 ) -> Decision:
-    """Read each row until the rule fires, by default `Threshold(0.95)`, and say what was answered."""
-    rule = Threshold() if rule is None else rule
+    """Read each row until the rule fires, by default the network's own or else `Threshold(0.95)`, and say what was
+    answered."""
+    rule = (network.rule or Threshold()) if rule is None else rule
     check_rule(rule, network.activation, network.classes)
     ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)

@@ -125,7 +125,8 @@ def evaluate(
 ) -> Report:
     """Accuracy, steps read and what follows from them, on a split of a task or on any data.
 
-    `rule` is `Threshold(0.95)` by default; `rows` is how many are run at once; `progress` shows a bar.
+    `rule` is by default the network's own, or else `Threshold(0.95)`; `rows` is how many are run at once; `progress`
+    shows a bar.
     """
     device = next(network.parameters()).device
     columns = []  # (label, right, steps, earliness, fired, loss) of each row

@@ -20,10 +20,12 @@ from torch import nn
 from rankcode import cells
 from rankcode.front_ends import FRONT_ENDS
 from rankcode.network import Network
+from rankcode.rules import StepThresholds, Threshold
 from rankcode.whole_file import write_whole
 
 FORMAT = 1
 KINDS = (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses)
+RULES: dict[str, Any] = {"Threshold": Threshold, "StepThresholds": StepThresholds}
 CELLS = {kind.__name__: kind for kind in KINDS}
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "Linear": (nn.Linear, ("in_features", "out_features")),
@@ -39,6 +41,8 @@ LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 def save(network: Network, path: str | Path) -> None:
     """Write a network to one file, whole or not at all."""
     header = {"format": FORMAT, "network": describe(network)}
+    if isinstance(network.rule, Threshold | StepThresholds):
+        header["rule"] = {"kind": type(network.rule).__name__, **asdict(network.rule)}
     weights = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in network.state_dict().items()
@@ -49,9 +53,10 @@ def save(network: Network, path: str | Path) -> None:
 def load(path: str | Path, network: Network | None = None) -> Network:
     """Read a network from a file, or from the folder of a run, on the CPU and ready for use (`eval()`); into `network`
     where it has parts of its own."""
-    path = Path(path)
+    path, written = Path(path), None
     if (path / "config.json").is_file():  # the folder of a run: the model that it finished with
-        path = path / f"{json.loads((path / 'config.json').read_text())['training']['finish_with']}.safetensors"
+        config = json.loads((path / "config.json").read_text())
+        path, written = path / f"{config['training']['finish_with']}.safetensors", config["objective"].get("rule")
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}")
     try:
@@ -65,6 +70,7 @@ def load(path: str | Path, network: Network | None = None) -> Network:
     number = header.get("format") if isinstance(header, dict) else None
     if number != FORMAT:
         raise ValueError(f"{path} has format {number!r}, this version of rankcode reads {FORMAT}")
+    rule = _rule(header.get("rule", written), path)
     try:
         if network is None:
             network = build(header.get("network", {}), path).eval()  # as it will be used: without dropout
@@ -72,6 +78,7 @@ def load(path: str | Path, network: Network | None = None) -> Network:
             deepcopy(network).load_state_dict(weights)  # where it does not fit, the user's network stays as it is
             _attach(network, header.get("network", {}), path)
         network.load_state_dict(weights)
+        network.rule = rule
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} does not fit the network: {reason}") from None
@@ -116,6 +123,15 @@ def _attach(network: Network, description: dict[str, Any], path: str | Path) -> 
             network.label_names = tuple(str(name) for name in names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
+
+
+def _rule(description: dict[str, Any] | None, path: str | Path) -> Threshold | StepThresholds | None:
+    """A rule of thresholds; None where there is none, or one of another kind."""
+    try:
+        kind = RULES.get(description.get("kind")) if description else None
+        return kind(**{name: value for name, value in description.items() if name != "kind"}) if kind else None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} has no rule that this version can read: {error!r}") from None
 
 
 def _describe(module: nn.Module) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankcode.front_ends import FrontEnd
+from rankcode.rules import StepThresholds, Threshold
 from rankcode.state import State
 
 Activation = Literal["softmax", "sigmoid", "membrane"]
@@ -22,13 +23,15 @@ class Network(nn.Module):
     output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
     themselves are the activations. `activation` overrides this choice.
 
-    `front_end` says how raw data become the inputs of the cell, `label_names` what the classes are called.
-    Training on a task that has them sets both, and they are saved with the network.
+    `front_end` says how raw data become the inputs of the cell, `label_names` what the classes are called, and
+    `rule` when to answer, where no other rule is given. Training sets them, as its task and objective have them, and
+    they are saved with the network.
     """
 
     cell: Any  # a module with initial_state, which nn.Module's type does not know
     front_end: FrontEnd | None = None
     label_names: tuple[str, ...] | None = None
+    rule: Threshold | StepThresholds | None = None
 
     def __init__(
         self,

@@ -38,7 +38,8 @@ class Prediction(NamedTuple):
 def predict(
     network: Network, data: Any, rule: Rule | None = None, skipped: list[str] | None = None
 ) -> list[Prediction]:
-    """What a network answers to raw data, one prediction a row; the rule is by default `Threshold(0.95)`.
+    """What a network answers to raw data, one prediction a row; the rule is by default the network's own, or
+    else `Threshold(0.95)`.
 
     `data`: for a network that reads sound, a file, a folder, a waveform [samples] at the network's rate (16 kHz), or a
     list of files or waveforms; for one that reads series, a data file, or rows [steps] or [steps, channels] in a list

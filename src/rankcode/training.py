@@ -31,7 +31,7 @@ from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.progress import Progress
 from rankcode.recorded import Recorded
-from rankcode.rules import Never, Rule, Threshold, check_rule
+from rankcode.rules import Never, Rule, StepThresholds, Threshold, check_rule
 from rankcode.run_folder import RunFolder
 from rankcode.training_config import Training
 from rankcode.training_state import TrainingState
@@ -69,6 +69,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     network.front_end = getattr(task, "front_end", None) or network.front_end
     names = getattr(task, "label_names", None)
     network.label_names = tuple(names) if names and len(names) == network.classes else network.label_names
+    network.rule = objective.rule if isinstance(objective.rule, Threshold | StepThresholds) else None
     source = split_of(task, "train")
     held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
     spike_rule = _spike_rule(network, objective, config)

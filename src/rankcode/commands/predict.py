@@ -93,7 +93,8 @@ class Predict:
 def _trained(path: str) -> tuple[Network, Rule]:
     """The network of a run, or of a model file, and the rule to answer with."""
     if not Path(path).is_dir():
-        return load(path), Threshold()
+        network = load(path)
+        return network, network.rule or Threshold()
     written = RunFolder(path).config()
     rule = written_objective(written["objective"]).rule
     network = RunFolder(path).model(written["training"]["finish_with"])
