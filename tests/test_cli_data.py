@@ -374,7 +374,9 @@ def test_predict_with_a_model_file(trained, capsys):
     shutil.copy(trained / "series-run" / "best.safetensors", "model.safetensors")
     two_levels("other.npz", rows=6)
     main(["predict", "model.safetensors", "other.npz", *CPU, "--json"])
-    expected = rc.predict(rc.load("model.safetensors"), "other.npz", rc.Threshold(0.95))
+    network = rc.load("model.safetensors")
+    assert network.rule == rc.load(trained / "series-run").rule == rc.Threshold(0.9)
+    expected = rc.predict(network, "other.npz", rc.Threshold(0.9))
     assert [each["probability"] for each in lines(capsys)] == [each.probability for each in expected]
 
 

@@ -51,7 +51,9 @@ def test_the_tutorial(monkeypatch, tmp_path, capsys):
     assert page.curve.accuracy[0] < page.report.accuracy
     assert sum(page.losses[-10:]) < sum(page.losses[:10])
     assert (tmp_path / "answers.png").stat().st_size > 0 and (tmp_path / "tones.safetensors").exists()
-    assert "the same answers: True" in capsys.readouterr().out
+    label, steps = page.same.label[0].item(), page.same.steps[0].item()
+    said = capsys.readouterr().out
+    assert "the same answers: True" in said and f"answer {label} after {steps} steps" in said
 
 
 def test_your_own_cell_and_data(monkeypatch, tmp_path, capsys):

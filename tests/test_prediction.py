@@ -203,6 +203,7 @@ WRONG_SERIES = {
     "a row of no steps": [np.zeros((0, 2))],
     "a row of no steps among others": [np.zeros((3, 2)), np.zeros((0, 2))],
     "infinity": [np.full((3, 2), np.inf)],
+    "a row that is wholly missing": [np.zeros((3, 2)), np.full((3, 2), np.nan)],
     "names": ["yes", "no"],
     "text": [[["a", "b"], ["c", "d"]]],
     "nothing in a list": [None],
@@ -293,6 +294,7 @@ WRONG_SOUND = {
     "names in an array": np.array(["a.wav", "b.wav"]),
     "not a number": np.full(100, math.nan),
     "infinity": [np.full(100, math.inf, dtype=np.float32)],
+    "in the scale of whole numbers": np.full(16000, 3000.0, dtype=np.float32),
     "a dictionary": {"waveform": np.zeros(100)},
 }
 
@@ -322,10 +324,13 @@ def test_images_of_bytes():
     assert all(each.milliseconds is None for each in found)
     for same in (images.numpy(), list(images), images[:, None], images.flatten(1), images.long(), images.tolist()):
         assert rc.predict(network, same, rule) == found
+    for one in (images[2], images[2].numpy()):
+        (alone,) = rc.predict(network, one, rule)
+        assert (alone.label, alone.steps) == (found[2].label, found[2].steps)
 
 
 WRONG_IMAGES = {
-    "one image instead of images": np.zeros((8, 8), dtype=np.uint8),
+    "part of one image": np.zeros((8, 7), dtype=np.uint8),
     "small ones": np.zeros((3, 4, 4), dtype=np.uint8),
     "of different heights": [np.full((8, 8), 3, dtype=np.uint8), np.full((6, 8), 3, dtype=np.uint8)],
     "of different widths": [np.full((8, 8), 3, dtype=np.uint8), np.full((8, 6), 3, dtype=np.uint8)],

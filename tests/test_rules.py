@@ -337,10 +337,11 @@ def test_planted_steps_must_fit_the_batch():
 
 @pytest.mark.parametrize("rule", [0.95, "Threshold", lambda activations: True, None, object()])
 def test_what_is_not_a_rule(rule):
-    with pytest.raises(ValueError, match="a rule has") as error:
+    says = r"Threshold\(0.95\) is one" if rule == 0.95 else "a rule has"
+    with pytest.raises(ValueError, match=says) as error:
         check_rule(rule, "softmax", 3)
     one_line(error)
-    with pytest.raises(ValueError, match="a rule has"):
+    with pytest.raises(ValueError, match=says):
         check_rule(rc.Patience(rule, 2), "softmax", 3)
 
 

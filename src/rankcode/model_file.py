@@ -53,12 +53,13 @@ def save(network: Network, path: str | Path) -> None:
 def load(path: str | Path, network: Network | None = None) -> Network:
     """Read a network from a file, or from the folder of a run, on the CPU and ready for use (`eval()`); into `network`
     where it has parts of its own."""
-    path, written = Path(path), None
+    path, config, written = Path(path), None, None
     if (path / "config.json").is_file():  # the folder of a run: the model that it finished with
         config = json.loads((path / "config.json").read_text())
         path, written = path / f"{config['training']['finish_with']}.safetensors", config["objective"].get("rule")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no model file {path}")
+        why = "" if config is None else ": the run is kept without its weights, or has not got so far"
+        raise FileNotFoundError(f"there is no model file {path}{why}")
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})["rankcode"])

@@ -23,6 +23,7 @@ from rankcode.tasks.series_files import read_rows
 from rankcode.tasks.sound import sound_files
 
 ROWS = 256  # at once
+LOUDEST = 4  # a waveform in −1…1 may pass it a little; one in whole numbers' scale passes it far
 
 
 class Prediction(NamedTuple):
@@ -53,6 +54,8 @@ def predict(
         data = [data]
     elif sound and not isinstance(data, list | tuple) and np.ndim(data) == 2 and np.shape(data)[1] <= 16:
         raise ValueError(f"a waveform is [samples], not {list(np.shape(data))}: average its channels first")
+    elif isinstance(network.front_end, LatencyCode) and getattr(data, "shape", ()) == network.front_end.shape[-2:]:
+        data = [data]  # one image
     if not hasattr(data, "__len__") or isinstance(data, dict):
         raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
     return [each for first in range(0, len(data), ROWS) for each in _predict(network, data[first : first + ROWS], rule)]
@@ -108,6 +111,8 @@ def _waveform(each: Any, rate: int) -> Tensor:
         )
     if not waveform.isfinite().all():
         raise ValueError("the waveform holds NaN or infinity")
+    if waveform.abs().max() > LOUDEST:
+        raise ValueError(f"a waveform is in −1…1, not up to {waveform.abs().max():,.0f}: scale it first")
     return waveform
 
 
@@ -117,6 +122,8 @@ def _row(each: Any, image: bool) -> Tensor:
     row = _tensor(each)
     if row.dim() == 0 or row.is_complex():
         raise ValueError(f"a row is [steps] or [steps, channels] of numbers, not {row.dtype} {list(row.shape)}")
+    if row.is_floating_point() and row.numel() and row.isnan().all():
+        raise ValueError("a row is wholly missing: it holds nothing but NaN")
     row = row if image else row.to(torch.promote_types(row.dtype, torch.float32))
     return row[:, None] if row.dim() == 1 else row
 

@@ -171,6 +171,8 @@ def allowed(activations: Tensor, classes: tuple[int, ...] | None) -> Tensor:
 
 def check_rule(rule: Any, activation: str, classes: int) -> None:
     """Raise a ValueError where a rule cannot be used with a network's output layer."""
+    if isinstance(rule, Real):
+        raise ValueError(f"a rule is needed, not {rule!r}: Threshold({rule!r}) is one")
     if not isinstance(rule, Rule) or isinstance(rule, type):
         raise ValueError(
             f"a rule has initial_state(rows) and (activations, probabilities, step, state) -> (fired, state); "

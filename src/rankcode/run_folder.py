@@ -63,7 +63,6 @@ class RunFolder:
         """Make the folder, or look into the run it holds: the checkpoint to go on from, or None to start."""
         if self.tensorboard:
             _tensorboard_writer()  # fails now where it is not installed, before anything is written
-        settings = json.loads(json.dumps(settings))
         if not (self.path / "config.json").exists():
             if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
@@ -72,15 +71,19 @@ class RunFolder:
             return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
-        written = self.config()
-        for part, wanted in settings.items():
-            if written.get(part) != wanted:
-                difference = _difference(part, written.get(part), wanted)
-                raise ValueError(f"{self.path} holds a run with other settings: {difference}")
+        self.check(settings)
         checkpoint = self.checkpoint()
         if checkpoint is None and (self.records() or any(self.path.glob("*.safetensors"))):
             raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
         return checkpoint
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Whether the run has these settings."""
+        written = self.config()
+        for part, wanted in json.loads(json.dumps(settings)).items():
+            if written.get(part) != wanted:
+                difference = _difference(part, written.get(part), wanted)
+                raise ValueError(f"{self.path} holds a run with other settings: {difference}")
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The latest checkpoint, or None before the first."""

@@ -325,9 +325,13 @@ def _settings(network: Network, task: Any, source: Source, objective: Objective,
         data = {field.name: _describe(getattr(task, field.name)) for field in fields(task)}
     else:
         data = {"inputs": list(source.inputs.shape)} if isinstance(source, Arrays) else {}
+    return {"task": {"name": str(getattr(task, "name", "own data")), **data}, **described(network, objective, config)}
+
+
+def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:
+    """A training apart from its data, as JSON."""
     training = {field.name: _describe(getattr(config, field.name)) for field in fields(config)}
     return {
-        "task": {"name": str(getattr(task, "name", "own data")), **data},
         "network": describe(network),
         "objective": _describe(objective),
         "training": {name: value for name, value in training.items() if name not in Training.WHERE},

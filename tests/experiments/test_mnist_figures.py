@@ -7,6 +7,7 @@ import pytest
 from rankcode import AtSpike
 from rankcode.experiments import experiment, mnist_trainings, reproduction, spiking_trainings, table1
 from rankcode.experiments.reproduction import Reproduction, Trained
+from rankcode.rules import Threshold
 from rankcode.run_folder import RunFolder
 from rankcode.tasks import TemporalDigits, TemporalMNIST
 
@@ -70,7 +71,7 @@ def test_the_table_has_the_papers_numbers(found):
     papers = {each["what"]: each["paper"] for each in found["table1"]["numbers"]}
     ours = {
         "fast, RC-LSTM 784-340-10": 98.14,
-        "fast, RC-LSTM 784-340-10 with the paper's β": 98.14,
+        "fast, RC-LSTM 784-340-10 with the paper's β, no weight decay": 98.14,
         "fast, RC-ConvLSTM 784-10-10": 98.90,
         "fast, RC-ConvLSTM 784-20-10": 99.19,
         "slow, RC-ConvLSTM 784-10-10": 99.16,
@@ -167,17 +168,30 @@ class Reports(Trained):
 def test_models_are_chosen_on_validation_data():
     both = {("validation", "best"): (0.98, 2.2), ("validation", "last"): (0.97, 2.1),
             ("test", "best"): (0.95, 2.3), ("test", "last"): (0.99, 2.0)}  # fmt: skip
-    chosen = table1._chosen(Reports(both), fast=True)
+    fast, slow = (table1.Row("", regime, None, Reports(both).setting) for regime in (True, False))
+    chosen = table1._chosen(Reports(both), fast)
     assert (chosen.model, chosen.inside, chosen.highest) == ("best", True, 0.99)
     assert (chosen.report["accuracy"], chosen.frame) == (0.95, pytest.approx(0.13))  # (2.3 − 1) / 10
     late = both | {("validation", "best"): (0.98, 6.0)}
-    assert (table1._chosen(Reports(late), fast=True).model, table1._chosen(Reports(late), fast=False).model) == (
-        "last",
-        "best",
-    )
+    assert [table1._chosen(Reports(late), row).model for row in (fast, slow)] == ["last", "best"]
     neither = both | {("validation", "best"): (0.98, 6.0), ("validation", "last"): (0.97, 5.0)}
-    chosen = table1._chosen(Reports(neither), fast=True)
+    chosen = table1._chosen(Reports(neither), fast)
     assert (chosen.model, chosen.inside, chosen.highest) == ("last", False, 0.99)
+
+
+def test_a_row_can_be_read_with_another_threshold():
+    asked = []
+
+    class Asked(Reports):
+        def report(self, rule, split="test", model="best"):
+            asked.append(rule)
+            return super().report(rule, split, model)
+
+    run = Asked({(split, model): (0.98, 2.2) for split in ("validation", "test") for model in ("best", "last")})
+    for theta, rule in ((None, Threshold(0.95)), (0.9, Threshold(0.9))):
+        table1._chosen(run, table1.Row("", True, None, run.setting, theta))
+        assert set(asked) == {rule}
+        asked.clear()
 
 
 def test_share_of_the_frame():

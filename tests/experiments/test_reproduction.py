@@ -2,12 +2,16 @@
 
 import json
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from rankcode import experiments
+from matplotlib.figure import Figure
+
+from rankcode import AtSpike, Network, cells, experiments
 from rankcode.cli import main
 from rankcode.experiments import fig2, page, reproduction, two_sequence_trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, over_seeds, paper_time
@@ -71,6 +75,58 @@ def test_a_training_that_was_cut_off_goes_on(place, monkeypatch, tmp_path):
     assert not (done.path / "checkpoint.pt").exists() and (done.path / "finished").exists()
 
 
+def test_a_finished_training_with_other_settings_is_not_used(place, drawn):
+    setting = two_sequence_trainings.rank_coded(place)
+    place.trained(setting)
+    changed = {
+        "objective.beta is 0.0 there and 0.3 here": replace(setting, objective=AtSpike(0.95, 0.3)),
+        "training.rate": replace(setting, training=replace(setting.training, rate=0.5)),
+        "network.cell.units": replace(setting, network=lambda: Network(cells.LSTM(1, 3), outputs=1)),
+    }
+    for difference, other in changed.items():
+        with pytest.raises(ValueError, match=f"{re.escape(difference)}.*: remove it to train again"):
+            place.trained(other)
+
+
+def test_what_is_damaged_is_named(tmp_path):
+    place = Reproduction("smoke", tmp_path, device="cpu", progress=False)
+    setting = two_sequence_trainings.rank_coded(place)
+    trained = place.trained(setting)
+    trained.report(Threshold(0.95))
+    file = trained.path / "evaluation.json"
+    file.write_text(file.read_text()[:20])
+    with pytest.raises(ValueError, match="is damaged: remove it to evaluate again"):
+        trained.report(Threshold(0.95))
+    (trained.path / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match="no records of its training: remove it"):
+        place.trained(setting)
+
+
+def test_results_of_another_scale_are_not_written_over(tmp_path):
+    Reproduction("paper", tmp_path).write("fig2", "Fig. 2", Result(None, [], {}, ""))
+    before = (tmp_path / "fig2" / "numbers.json").read_bytes()
+    with pytest.raises(SystemExit, match="was made at scale paper, not smoke: choose another --folder"):
+        main(["reproduce", "all", "--scale", "smoke", "--folder", str(tmp_path)])
+    assert (tmp_path / "fig2" / "numbers.json").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_same_picture_is_the_same_file(tmp_path):
+    files = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        figure = Figure()
+        figure.subplots().plot([1, 2], [2, 1], marker="o")
+        Reproduction("smoke", folder).write("fig2", "Fig. 2", Result(figure, [], {}, ""))
+        files.append([(folder / "fig2" / f"fig2.{ending}").read_bytes() for ending in ("png", "svg")])
+    assert files[0] == files[1]
+
+
+def test_data_of_one_kind_or_of_all(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    for given in (tmp_path, tmp_path / "mnist"):
+        assert Reproduction("paper", data=str(given)).data_of("mnist") == str(tmp_path / "mnist")
+    assert Reproduction("paper").data_of("mnist") is None
+
+
 def test_measures_of_a_training(drawn, place):
     trained = place.trained(two_sequence_trainings.conventional(place))
     assert trained.steps == pytest.approx(40) and trained.share_read == pytest.approx(1.0)
@@ -99,7 +155,7 @@ def test_the_page_has_a_section_for_each_figure_there_is(tmp_path):
     page.write_page(place.folder, tmp_path / "docs" / "page.md")
     text = (tmp_path / "docs" / "page.md").read_text()
     assert "## Table 1" in text and "| accuracy | 98.14 % | 97.50 % ± 0.20 |  |" in text and "Fig. 2" not in text
-    assert "| lost |  |  | never fired |" in text and "![" not in text and "Scale: quick. What was found." in text
+    assert "| lost |  |  | never fired |" in text and "![" not in text and "trainings. What was found." in text
 
 
 def test_every_experiment_is_there():

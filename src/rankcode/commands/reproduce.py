@@ -41,7 +41,10 @@ class Reproduce:
         folder = self.folder or (kept if self.scale == "paper" else f"runs/reproduction-{self.scale}")
         page = self.page or ("docs/reproduction.md" if folder == kept else f"{folder}/reproduction.md")
         place = Reproduction(self.scale, Path(folder), self.data, self.device, self.progress)
-        for name in EXPERIMENTS if self.name == "all" else (self.name,):
+        names = tuple(EXPERIMENTS) if self.name == "all" else (self.name,)
+        for name in names:
+            place.check_scale(name)
+        for name in names:
             module = experiment(name)
             result = module.reproduce(place)
             print(f"{module.TITLE}: {place.write(name, module.TITLE, result)}")

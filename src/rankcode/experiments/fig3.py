@@ -78,7 +78,9 @@ def _text(place: Reproduction, histories: dict[str, Any], before: dict[str, Any]
         )
 
     return (
-        f"Through training the answers of {moved(LSTM)}, and those of {moved(CONV)} (validation digits). With β = "
+        f"Through training the answers move: those of {moved(LSTM)}, and those of {moved(CONV)} (validation digits, "
+        "one seed). Grey bands are the paper's regimes, fast, before 15 % of the frame have passed, and slow, after "
+        f"25. {trainings.beyond_the_paper(place)} With β = "
         f"{trainings.FIRST_BETA:g} the ConvLSTM reads {before['mean_steps']:.2f} steps and is right for "
         f"{100 * before['accuracy']:.2f} %; trained on with β = {trainings.BETA:g} it ends at "
         f"{after['mean_steps']:.2f} steps and {100 * after['accuracy']:.2f} %.{trainings.at_this_scale(place)}"
@@ -89,7 +91,10 @@ def _draw(place: Reproduction, histories: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(11, 8.4), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr]
     parts: Any = figure.subfigures(3, 1, height_ratios=(0.62, 1, 1))
-    titles = (f"B  rank-coded training, β = {trainings.BETA:g}", "C  ConvLSTM-20, β lowered during training")
+    titles = (
+        f"B  rank-coded training, β = {trainings.BETA:g}, validation digits",
+        "C  ConvLSTM-20, β lowered during training, validation digits",
+    )
     _draw_digit(parts[0], trainings.task(place))
     for part, title, names in zip(parts[1:], titles, ((LSTM, CONV), (SWITCH,)), strict=True):
         panels = part.subplots(1, 2)

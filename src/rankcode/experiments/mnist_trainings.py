@@ -107,7 +107,7 @@ def conv_lstm(
         f"mnist-conv-lstm-{paper}-{name}",
         read,
         lambda: Network(
-            cells.ConvLSTM(channels, conv_lstm_units(place, paper), (height, width), place.pick(3, 3, 7)), outputs=10
+            cells.ConvLSTM(channels, conv_lstm_units(place, paper), (height, width), kernel(place)), outputs=10
         ),
         AtSpike(THETA, beta),
         training(place, epochs, records=6, **settings, **DECAY | {"weight_decay": CONV_DECAY[paper]}),
@@ -141,6 +141,20 @@ def own(place: Reproduction) -> Setting:
         lambda: Network(cells.Glimpses(image, read.steps, maps, units), outputs=10),
         UntilSpike(0.99),
         replace(how, rows=place.pick(64, 32, 256), rate=0.002, precision=place.pick("float32", "float32", "bfloat16")),
+    )
+
+
+def kernel(place: Reproduction) -> int:
+    return place.pick(3, 3, 7)
+
+
+def beyond_the_paper(place: Reproduction) -> str:
+    """What the paper does not name, or has otherwise, in a sentence for the text of a figure."""
+    decay, conv = DECAY["weight_decay"], CONV_DECAY[20]
+    return (
+        f"Of our choice, where the paper names nothing: kernels of {kernel(place)} × {kernel(place)}, weight decay "
+        f"(AdamW, {decay:g}, ConvLSTM-20 {conv:g}), gradients clipped at norm 1, averaged weights, β = {SLOW_BETA:g} "
+        f"for the slow regime; β is {BETA:g} in the fast one, where the paper has {PAPER_BETA:g}."
     )
 
 

@@ -17,9 +17,15 @@ Rank coding: Jeffares, Guo, Stenetorp and Moraitis, *Spike-inspired rank coding 
 networks*, ICLR 2022. Its figures and tables, the paper's numbers beside ours; `rankcode reproduce all` makes this page.
 No model is selected on test data: a section has the last model of each training, or, where it says so, the best one on
 validation data. Times are steps read, from 1, with sequences that never fire counted in full; where the paper counts
-otherwise, both are given. Tables have means over seeds, pictures and texts the first seed. Seconds of training are no
-measure of speed: several trainings shared the machine, not always as many. `rankcode bench` measures that.
+otherwise, both are given. Tables have means over seeds, with ± their standard deviation, or, without ±, one seed;
+pictures have the first. Seconds of training are no measure of speed: several trainings shared the machine, not always
+as many. What early answers save in time was measured apart and is in `results/reproduction/README.md`.
 """
+SCALES = {
+    "smoke": "smoke, to see that it runs: what it says here means nothing.",
+    "quick": "quick: small networks, short trainings.",
+    "paper": "paper.",
+}
 
 
 def write_page(folder: Path, page: Path) -> None:
@@ -37,7 +43,7 @@ def write_page(folder: Path, page: Path) -> None:
 
 
 def section(name: str, found: dict[str, Any], folder: Path) -> str:
-    lines = [f"## {found['title']}", "", f"Scale: {found['scale']}. {found['text']}", ""]
+    lines = [f"## {found['title']}", "", f"Scale: {SCALES[found['scale']]} {found['text']}", ""]
     if found.get("figure", True):
         lines += [f"![{found['title']}]({(folder / name / f'{name}.png').as_posix()})", ""]
     lines += ["| | paper | ours | |", "|---|---|---|---|"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
+from matplotlib import rc_context
 
 from rankcode.distributed import own_device
 from rankcode.metrics import Curve, Report, evaluate, tradeoff
@@ -23,7 +24,7 @@ from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule
 from rankcode.run_folder import RunFolder, versions
-from rankcode.training import fit
+from rankcode.training import described, fit
 from rankcode.training_config import Training
 from rankcode.training_state import merit
 from rankcode.whole_file import write_whole
@@ -112,7 +113,10 @@ class Trained:
 
     def _kept(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         file = self.path / "evaluation.json"
-        kept = json.loads(file.read_text()) if file.exists() else {}
+        try:
+            kept = json.loads(file.read_text()) if file.exists() else {}
+        except ValueError:
+            raise ValueError(f"{file} is damaged: remove it to evaluate again") from None
         if key not in kept:
             kept[key] = json.loads(json.dumps(make()))
             write_whole(file, json.dumps(kept).encode())
@@ -138,7 +142,10 @@ class Reproduction:
 
     def data_of(self, name: str) -> str | None:
         """The folder of a data set, where one was given for all."""
-        return None if self.data is None else str(Path(self.data) / name)
+        if self.data is None:
+            return None
+        folder = Path(self.data) / name
+        return str(folder if folder.exists() or Path(self.data).name != name else self.data)
 
     def trained(self, setting: Setting, seed: int = 0) -> Trained:
         """Train what is not yet trained."""
@@ -157,16 +164,26 @@ class Reproduction:
             _shorten(RunFolder(path))
             write_whole(path / "finished", b"")
             (path / "checkpoint.pt").unlink(missing_ok=True)
+        else:
+            _check(RunFolder(path), setting, seed)
         return Trained(path, setting, device)
+
+    def check_scale(self, name: str) -> None:
+        """Results of another scale are not written over."""
+        file = self.folder / name / "numbers.json"
+        made = json.loads(file.read_text())["scale"] if file.exists() else self.scale
+        if made != self.scale:
+            raise ValueError(f"{file.parent} was made at scale {made}, not {self.scale}: choose another --folder")
 
     def write(self, name: str, title: str, result: Result) -> Path:
         """The figure, and every number, as files."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         if result.figure is not None:
-            for ending in ("png", "svg"):
+            for ending, metadata in (("png", None), ("svg", {"Date": None})):
                 part = folder / f".part.{name}.{ending}"
-                result.figure.savefig(part, dpi=130)
+                with rc_context({"svg.hashsalt": name}):  # the same file for the same picture
+                    result.figure.savefig(part, dpi=130, metadata=metadata)
                 part.replace(folder / f"{name}.{ending}")
         content = {
             "title": title,
@@ -180,6 +197,18 @@ class Reproduction:
         }
         write_whole(folder / "numbers.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
         return folder
+
+
+def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
+    """Whether a finished run is what the figure asks for."""
+    wanted = described(setting.network(), setting.objective, replace(setting.training, seed=seed))
+    wanted["network"] = folder.config()["network"] | wanted["network"]  # with the front end, which the task brings
+    try:
+        folder.check(wanted)
+    except ValueError as error:
+        raise ValueError(f"{error}: remove it to train again") from None
+    if not folder.records():
+        raise ValueError(f"{folder.path} has no records of its training: remove it to train again")
 
 
 def _shorten(folder: RunFolder) -> None:

@@ -103,5 +103,5 @@ def _find(folder: Path, name: str) -> Path:
             return path
     raise FileNotFoundError(
         f"there is no {name} or {name}.gz in {folder}: get it with rankcode data mnist --to {folder}, "
-        f"or name the folder with --data"
+        f"or name another place with --data"
     )
