@@ -20,6 +20,7 @@ THETA = 0.95
 THRESHOLDS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 SPIKE, END = "rank-coded", "conventional"
 OWN_SPIKE, OWN_END = "rank-coded, own settings", "conventional, own settings"
+DRAWN = (8, 30)  # mean steps, where the trade-off is drawn large
 CONSTANT = "constant threshold on the exact posterior"  # the name of a limit
 
 
@@ -163,7 +164,7 @@ def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
     by_noise.set(xlabel="standard deviation of a sequence", ylabel="mean steps read", title="answers by noise")
     by_noise.legend(frameon=False)
     plain(by_noise)
-    wide = lower.subplots()
+    wide, *beside = lower.subplots(1, 2 if limits else 1, squeeze=False)[0]
     for (name, (accuracy, steps)), style in zip(limits.items(), ("-", "--", ":"), strict=False):
         line = {"color": "#30343b", "lw": 1, "ls": style, "marker": "*" if len(steps) == 1 else ""}
         wide.plot(steps, [100 * each for each in accuracy], label=f"limit: {name}", **line)
@@ -171,9 +172,33 @@ def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
         wide.plot(curve.mean_steps, [100 * each for each in curve.accuracy], color=colour, marker="o", ms=3, label=name)
     wide.set(xlabel="mean steps read", ylabel="accuracy (%)", title="trade-off over θ")
     wide.set_ylim(bottom=max(50, 100 * max(max(curve.accuracy) for curve in curves.values()) - 12))
-    wide.legend(frameon=False, ncols=2, fontsize=8)
+    wide.legend(frameon=False, fontsize=8)
     plain(wide)
+    for axes in beside:
+        _draw_differences(axes, curves, limits)
+    for part, letter in zip(parts, "ABC", strict=True):
+        part.suptitle(letter, x=0.01, ha="left", weight="bold", fontsize=11)
     return figure
+
+
+def _draw_differences(axes, curves, limits) -> None:
+    """What the trade-off hardly shows: accuracy minus that of the constant threshold, at as many mean steps."""
+    accuracy, steps = (np.array(column) for column in limits[CONSTANT])
+    order = steps.argsort()
+
+    def beyond(found) -> tuple[np.ndarray, np.ndarray]:
+        at, right = np.array(found[1]), np.array(found[0])
+        inside = (at >= DRAWN[0]) & (at <= DRAWN[1])
+        return at[inside], 100 * (right - np.interp(at, steps[order], accuracy[order]))[inside]
+
+    axes.axhline(0, color="#30343b", lw=1)
+    for name, found in limits.items():
+        if name != CONSTANT and len(found[1]) > 1:
+            axes.plot(*beyond(found), color="#30343b", lw=1, ls="--")
+    for curve, colour in zip(curves.values(), COLOURS, strict=False):
+        axes.plot(*beyond((curve.accuracy, curve.mean_steps)), color=colour, marker="o", ms=3)
+    axes.set(xlabel="mean steps read", ylabel="points", title="minus the limit of a constant threshold")
+    plain(axes)
 
 
 def _draw_examples(panels, first: dict[str, Trained], task) -> None:
@@ -195,7 +220,8 @@ def _draw_examples(panels, first: dict[str, Trained], task) -> None:
         twin.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1])
         label = task.label_names[int(batch.labels[row])]
         axes.set(title=f"{label}, σ = {float(sigma[row]):.2f}", xlabel="step")
-    panels[0].set(ylabel="input")
+    panels[0].set(ylabel="input (grey)")
+    twin.set(ylabel="output; dotted: θ, 1 − θ")
 
 
 def _draw_times(axes, trained: Trained, name: str, steps: int) -> None:
