@@ -129,9 +129,10 @@ def _attach(network: Network, description: dict[str, Any], path: str | Path) -> 
 def _rule(description: dict[str, Any] | None, path: str | Path) -> Threshold | StepThresholds | None:
     """A rule of thresholds; None where there is none, or one of another kind."""
     try:
-        kind = RULES.get(description.get("kind")) if description else None
-        return kind(**{name: value for name, value in description.items() if name != "kind"}) if kind else None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        settings = dict(description or {})
+        kind = RULES.get(settings.pop("kind", ""))
+        return kind(**settings) if kind else None
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path} has no rule that this version can read: {error!r}") from None
 
 

@@ -217,11 +217,10 @@ def _draw_examples(panels, first: dict[str, Trained], task) -> None:
             if bool(answer.fired):
                 twin.plot(end, activation[end - 1, 1], "o", color=colour, ms=5)
         twin.hlines([1 - THETA, THETA], 1, task.steps, color=GREY, lw=0.8, ls=":")
-        twin.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1])
+        twin.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1], ylabel="output; dotted: θ, 1 − θ" if row == 2 else "")
         label = task.label_names[int(batch.labels[row])]
         axes.set(title=f"{label}, σ = {float(sigma[row]):.2f}", xlabel="step")
     panels[0].set(ylabel="input (grey)")
-    twin.set(ylabel="output; dotted: θ, 1 − θ")
 
 
 def _draw_times(axes, trained: Trained, name: str, steps: int) -> None:
