@@ -97,8 +97,14 @@ def _draw(histories: dict[str, Any], curves: dict[str, Curve]) -> Figure:
     _draw_tradeoff(panels[1, 0], curves, END, each=1)
     panels[1, 0].set(title="trade-off over θ (numbers: θ)", xlim=(0.7, 10.6))
     panels[1, 0].set_ylim(max(0, lowest - 6), min(100.5, highest + 4))
-    _draw_tradeoff(panels[1, 1], curves, SPIKE, each=3)
-    panels[1, 1].set(title="the upper part of C", xlim=(0.7, 10.6), ylim=(highest - 5, min(100.1, highest + 0.6)))
+    early = {name: curve for name, curve in curves.items() if name != END}
+    _draw_tradeoff(panels[1, 1], curves, SPIKE, each=1)
+    steps = [step for curve in early.values() for step in curve.mean_steps]
+    right = [100 * share for curve in early.values() for share in curve.accuracy]
+    panels[1, 1].set(title="the fast corner of C")
+    for limit, found in ((panels[1, 1].set_xlim, steps), (panels[1, 1].set_ylim, right)):
+        margin = 0.1 * (max(found) - min(found)) + 0.01
+        limit(min(found) - margin, max(found) + margin)
     for axes, letter in zip(panels.flatten(), "ABCD", strict=True):
         axes.set_title(letter, loc="left", weight="bold")
     return figure
