@@ -369,3 +369,11 @@ def test_prediction_leaves_the_network_as_it_was():
     rc.predict(network, series())
     assert network.training and all(weight.equal(before[name]) for name, weight in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
+
+
+@pytest.mark.filterwarnings("error")
+def test_data_that_must_not_be_written_to():
+    rows = np.random.default_rng(0).standard_normal((3, 9, 2)).astype(np.float32)
+    expected = rc.predict(series_network(), rows)
+    rows.flags.writeable = False
+    assert rc.predict(series_network(), rows) == expected

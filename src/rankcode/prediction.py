@@ -129,6 +129,8 @@ def _row(each: Any, image: bool) -> Tensor:
 
 
 def _tensor(each: Any) -> Tensor:
+    if isinstance(each, np.ndarray) and not each.flags.writeable:
+        each = each.copy()  # PyTorch would warn that it cannot promise to leave it alone
     try:
         return torch.as_tensor(each)
     except (TypeError, ValueError, RuntimeError) as error:

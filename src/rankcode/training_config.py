@@ -82,7 +82,8 @@ class Training:
         if self.epochs is not None and self.examples is not None:
             raise ValueError("give epochs or examples, not both")
         if self.folder is None and (self.resume or self.tensorboard):
-            raise ValueError(f"{'resume' if self.resume else 'tensorboard'} needs a folder")
+            what = "resume" if self.resume else "tensorboard"
+            raise ValueError(f"{what} needs a folder: name it with folder (--folder)")
 
     def rate_at(self, progress: float) -> float:
         """The learning rate when a share `progress` of training is done."""
