@@ -73,7 +73,7 @@ def lstm(place: Reproduction, objective: Objective, name: str, **settings: Any) 
         read,
         lambda: Network(cells.LSTM(read.features[0], lstm_units(place)), outputs=10),
         objective,
-        training(place, (0.7, 1, 50), **settings),
+        training(place, (0.7, 4, 50), **settings),
     )
 
 
@@ -115,7 +115,7 @@ def conv_lstm(
 
 
 def conv_lstm_fast(place: Reproduction, paper: int) -> Setting:
-    return conv_lstm(place, paper, BETA, "fast", (0.7, 0.2, 25), select="harmonic_mean")
+    return conv_lstm(place, paper, BETA, "fast", (0.7, 1.2, 25), select="harmonic_mean")
 
 
 def conv_lstm_slow(place: Reproduction, paper: int) -> Setting:
@@ -125,7 +125,7 @@ def conv_lstm_slow(place: Reproduction, paper: int) -> Setting:
 
 def conv_lstm_switch(place: Reproduction, paper: int = 20) -> Setting:
     beta = Switch((0, FIRST_BETA), (SWITCH_AT, BETA))
-    return conv_lstm(place, paper, beta, "switch", (0.7, 0.3, 24))
+    return conv_lstm(place, paper, beta, "switch", (0.7, 1.6, 24))
 
 
 def own(place: Reproduction) -> Setting:
