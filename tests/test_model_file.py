@@ -229,6 +229,14 @@ def test_the_folder_of_a_run_has_the_rule_too(tmp_path):
         assert rc.load(folder).rule == rule
 
 
+@pytest.mark.parametrize("content", ["{", "3", "{}", '{"training": {"finish_with": "last"}, "objective": 3}'])
+def test_a_run_folder_that_is_damaged(content, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError) as error:
+        rc.load(tmp_path)
+    one_line(error, "config.json is damaged")
+
+
 def with_header(good, **changes):
     """A copy of a good file whose header says something else; a change to None leaves the key out."""
     with safe_open(good, "pt") as file:

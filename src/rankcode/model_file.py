@@ -25,8 +25,8 @@ from rankcode.whole_file import write_whole
 
 FORMAT = 1
 KINDS = (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses)
-RULES: dict[str, Any] = {"Threshold": Threshold, "StepThresholds": StepThresholds}
 CELLS = {kind.__name__: kind for kind in KINDS}
+RULES: dict[str, Any] = {kind.__name__: kind for kind in (Threshold, StepThresholds)}
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "Linear": (nn.Linear, ("in_features", "out_features")),
     "Flatten": (nn.Flatten, ("start_dim", "end_dim")),
@@ -53,12 +53,15 @@ def save(network: Network, path: str | Path) -> None:
 def load(path: str | Path, network: Network | None = None) -> Network:
     """Read a network from a file, or from the folder of a run, on the CPU and ready for use (`eval()`); into `network`
     where it has parts of its own."""
-    path, config, written = Path(path), None, None
-    if (path / "config.json").is_file():  # the folder of a run: the model that it finished with
-        config = json.loads((path / "config.json").read_text())
-        path, written = path / f"{config['training']['finish_with']}.safetensors", config["objective"].get("rule")
+    path, written, why = Path(path), None, ""
+    if (file := path / "config.json").is_file():  # the folder of a run: the model that it finished with
+        try:
+            config = json.loads(file.read_text())
+            path, written = path / f"{config['training']['finish_with']}.safetensors", config["objective"].get("rule")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{file} is damaged: it is not the configuration of a run") from None
+        why = ": the run is kept without its weights, or has not got so far"
     if not path.is_file():
-        why = "" if config is None else ": the run is kept without its weights, or has not got so far"
         raise FileNotFoundError(f"there is no model file {path}{why}")
     try:
         with safe_open(path, "pt") as file:

@@ -155,7 +155,8 @@ def test_the_page_has_a_section_for_each_figure_there_is(tmp_path):
     page.write_page(place.folder, tmp_path / "docs" / "page.md")
     text = (tmp_path / "docs" / "page.md").read_text()
     assert "## Table 1" in text and "| accuracy | 98.14 % | 97.50 % ± 0.20 |  |" in text and "Fig. 2" not in text
-    assert "| lost |  |  | never fired |" in text and "![" not in text and "trainings. What was found." in text
+    assert "| lost |  |  | never fired |" in text and "![" not in text
+    assert "Scale: quick: small networks, short trainings. What was found." in text
 
 
 def test_every_experiment_is_there():

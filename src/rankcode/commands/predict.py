@@ -16,7 +16,7 @@ from rankcode.distributed import own_device
 from rankcode.model_file import load
 from rankcode.network import Network
 from rankcode.prediction import Prediction, predict
-from rankcode.rules import Never, Rule, Threshold
+from rankcode.rules import Rule, Threshold
 from rankcode.run_folder import RunFolder
 from rankcode.settings import written_objective
 from rankcode.tasks.sound import sound_files
@@ -42,10 +42,10 @@ class Predict:
     def run(self) -> None:
         if not self.files:
             raise ValueError("name at least one file")
-        network, rule = _trained(self.model)
-        network.to(own_device(self.device))
-        if self.threshold is not None:
-            rule = Threshold(self.threshold)
+        if Path(self.model).is_dir():
+            written_objective(RunFolder(self.model).config()["objective"])  # refuses what only Python can use
+        network = load(self.model).to(own_device(self.device))
+        rule = None if self.threshold is None else Threshold(self.threshold)
         answered = 0
         for place, answer in self._answers(network, rule):
             answered += 1
@@ -60,7 +60,7 @@ class Predict:
         if answered == 0:
             raise ValueError("there was nothing to answer to")
 
-    def _answers(self, network: Network, rule: Rule) -> Iterator[tuple[str, Prediction]]:
+    def _answers(self, network: Network, rule: Rule | None) -> Iterator[tuple[str, Prediction]]:
         if not isinstance(network.front_end, Audio):
             for file in self.files:
                 skipped: list[str] | None = [] if self.skip_bad else None
@@ -88,17 +88,6 @@ class Predict:
                     raise type(error)(f"{error}{hint}") from None
                 say_left_out([str(error)])
         return found
-
-
-def _trained(path: str) -> tuple[Network, Rule]:
-    """The network of a run, or of a model file, and the rule to answer with."""
-    if not Path(path).is_dir():
-        network = load(path)
-        return network, network.rule or Threshold()
-    written = RunFolder(path).config()
-    rule = written_objective(written["objective"]).rule
-    network = RunFolder(path).model(written["training"]["finish_with"])
-    return network, Threshold() if isinstance(rule, Never) else rule
 
 
 def _sound_files(path: Path) -> list[Path]:

@@ -53,6 +53,10 @@ def conv_lstm_units(place: Reproduction, paper: int) -> int:
     return place.pick(paper // 5, paper // 5, paper)
 
 
+def kernel(place: Reproduction) -> int:
+    return place.pick(3, 3, 7)
+
+
 def training(place: Reproduction, epochs: tuple[float, float, float], records: int = 12, **settings: Any) -> Training:
     """`records`: validations at quick scale; at the paper's there is one after every epoch."""
     length, rows = place.pick(*epochs), place.pick(64, 32, 64)
@@ -142,10 +146,6 @@ def own(place: Reproduction) -> Setting:
         UntilSpike(0.99),
         replace(how, rows=place.pick(64, 32, 256), rate=0.002, precision=place.pick("float32", "float32", "bfloat16")),
     )
-
-
-def kernel(place: Reproduction) -> int:
-    return place.pick(3, 3, 7)
 
 
 def beyond_the_paper(place: Reproduction) -> str:
