@@ -148,7 +148,9 @@ def test_a_copy_that_was_compressed_anew_is_as_good(server, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "damaged", [b"not zipped", gzip.compress(b"others"), gzip.compress(b"digits")[:-9], b"\x1f\x8b\x08" + b"\0" * 99]
+    "damaged",
+    [b"not zipped", gzip.compress(b"others"), gzip.compress(b"digits")[:-9], b"\x1f\x8b\x08" + b"\0" * 99],
+    ids=["not zipped", "others", "cut off", "no header"],  # compressed bytes hold the time: no name for a test
 )
 def test_a_damaged_file_is_replaced(damaged, server, monkeypatch, tmp_path):
     file = publish(monkeypatch, server.address("a"), content_sha256=sha256(b"digits"))
