@@ -61,14 +61,14 @@ def test_good_input_passes(way):
 def test_nan_and_infinity(way, value):
     bad = inputs()
     bad[1, 0, 2] = value
-    refused(lambda: way(network(), bad), "inputs", "NaN or infinity", "row 1 of the batch, step 1")
+    refused(lambda: way(network(), bad), "inputs", "NaN or infinity", "in row 1 of the ", ", step 1")
 
 
 @every_way
 def test_nan_in_the_last_step_of_a_row(way):
     bad = inputs()
     bad[2, 3] = math.nan
-    refused(lambda: way(network(), bad, torch.tensor([6, 6, 4])), "row 2 of the batch, step 4")
+    refused(lambda: way(network(), bad, torch.tensor([6, 6, 4])), "in row 2 of the ", ", step 4")
     way(network(), bad, torch.tensor([6, 6, 3]))
 
 
@@ -88,7 +88,7 @@ def test_nan_in_padding_does_no_harm(way):
     bad = inputs()
     bad[torch.arange(6) >= lengths[:, None]] = math.nan
     way(network(), bad, lengths)
-    refused(lambda: way(network(), bad), "NaN or infinity", "row 1 of the batch, step 3")
+    refused(lambda: way(network(), bad), "NaN or infinity", "in row 1 of the ", ", step 3")
 
 
 @every_way

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import rankcode as rc
 from rankcode.cli import main
 
 SMALL = [
@@ -76,6 +78,15 @@ def test_every_cell_trains_on_images(tmp_path, cell, units, capsys):
     assert "359 test rows" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("cell", ["conv-lstm", "conv-lif"])
+def test_the_width_of_convolutions(tmp_path, cell):
+    few = ["--epochs", "0.1", "--device", "cpu", "--no-progress", "--units", "2", "--kernel", "5"]
+    main(["train", "temporal-digits", *few, "--cell", cell, "--folder", str(tmp_path)])
+    network = rc.load(tmp_path / "last.safetensors")
+    convolutions = [part for part in network.modules() if isinstance(part, torch.nn.Conv2d)]
+    assert convolutions and {part.kernel_size for part in convolutions} == {(5, 5)}
+
+
 def test_default_folders_are_never_written_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
@@ -128,6 +139,9 @@ def run_folder(tmp_path, config):
         (["demo", "--test-rows", "0"], "at least 1"),
         (["train", "spotting", "--cell", "conv-lstm"], "reads images"),
         (["train", "temporal-digits", "--cell", "lif", "--layers", "2"], "layers is for"),
+        (["train", "temporal-digits", "--cell", "lif", "--kernel", "5"], "kernel is for conv-lstm and conv-lif"),
+        (["train", "temporal-digits", "--cell", "conv-lif", "--kernel", "4"], "kernel must be odd"),
+        (["train", "temporal-digits", "--cell", "conv-lstm", "--kernel", "-1"], "kernel must be odd"),
         (["train", "spotting", "--device", "abacus"], "no device 'abacus'"),
         (["train", "spotting", "--engine", "steam"], "not 'steam'"),
         (["train", "spotting", "--resume"], "resume needs a folder"),

@@ -146,7 +146,9 @@ def test_what_is_refused():
             call(network, [])
         with pytest.raises(ValueError, match="label of row 1"):
             call(network, (data[0], torch.tensor([0, 2, 0, 0])))
-        with pytest.raises(ValueError, match=r"NaN .* row 0 of the batch, step 1"):
-            call(network, (torch.full_like(data[0], torch.nan), data[1]))
+        bad = data[0].clone()
+        bad[2:] = torch.nan
+        with pytest.raises(ValueError, match=r"NaN .* in row 2 of the data evaluated, step 1"):
+            call(network, (bad, data[1]), rows=2)
         with pytest.raises(ValueError, match="no test split"):
             call(network, type("Task", (), {"train": data, "name": "mine"})())

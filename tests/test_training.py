@@ -210,6 +210,20 @@ def test_mixed_precision_multiplies_in_it_and_keeps_weights_and_states(precision
     assert history.records[-1]["validation"]["accuracy"] > 0.95
 
 
+def test_a_bad_row_is_named_by_its_place_in_the_data():
+    inputs, labels = easy(40)
+    inputs[23] = torch.nan
+    config = rc.Training(epochs=2, rows=8, **QUIET)
+    with pytest.raises(ValueError, match=r"^inputs hold NaN or infinity in row 23 of the training data, step 1$"):
+        rc.fit(make_network(), (inputs, labels), rc.AtSpike(0.8), config)
+    validated = SimpleNamespace(train=easy(40), validation=(inputs, labels))
+    with pytest.raises(ValueError, match=r"^inputs hold NaN or infinity in row 23 of the data evaluated, step 1$"):
+        rc.fit(make_network(), validated, rc.AtSpike(0.8), config)
+    loader = DataLoader(TensorDataset(inputs[16:], labels[16:]), batch_size=8)
+    with pytest.raises(ValueError, match=r"^inputs hold NaN or infinity in row 7 of training batch 0, step 1$"):
+        rc.fit(make_network(), loader, rc.AtSpike(0.8), config)
+
+
 def test_a_loss_that_is_no_number_ends_the_run():
     with pytest.raises(ValueError, match=r"^the loss is no longer a number at batch \d+: lower the rate or clip$"):
         rc.fit(make_network(), TASK, rc.AtEnd(), rc.Training(examples=80, rows=8, rate=3e37, validate_every=3, **QUIET))

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from rankcode.cells import GRU, LIF, LSTM, ConvLIF, ConvLSTM, Glimpses, Stack
 from rankcode.network import Network
+
+
+class BadRow(ValueError):  # noqa: N818 (it is the row that is bad)
+    """A row of a batch that cannot be used: `what` is wrong with it, {} standing for the row."""
+
+    def __init__(self, what: str, row: int):
+        super().__init__(what.format(f"row {row} of the batch"))
+        self.what, self.row = what, row
+
+
+@contextmanager
+def rows_named(name: Callable[[int], str]) -> Iterator[None]:
+    """Name a bad row as the user knows it, from its place in the batch."""
+    try:
+        yield
+    except BadRow as bad:
+        raise ValueError(bad.what.format(name(bad.row))) from None
 
 
 def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tuple[Tensor, Tensor]:
@@ -34,7 +53,7 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
     if not values:
         return inputs, lengths
     for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
-        raise ValueError(f"the length of row {row} of the batch is {int(lengths[row])}, outside 1…{steps}")
+        raise BadRow(f"the length of {{}} is {int(lengths[row])}, outside 1…{steps}", row)
     return inputs, lengths
 
 
@@ -66,7 +85,7 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device, va
     if not values:
         return labels
     for row in ((labels < 0) | (labels >= network.classes)).nonzero().flatten()[:1].tolist():
-        raise ValueError(f"the label of row {row} of the batch is {int(labels[row])}, outside 0…{network.classes - 1}")
+        raise BadRow(f"the label of {{}} is {int(labels[row])}, outside 0…{network.classes - 1}", row)
     return labels
 
 
@@ -78,4 +97,4 @@ def check_read(inputs: Tensor, steps: Tensor) -> None:
     bad = ~inputs.isfinite().flatten(2).all(2)  # [rows, steps]
     bad &= torch.arange(inputs.shape[1], device=inputs.device) < steps[:, None]
     for row, step in bad.nonzero()[:1].tolist():
-        raise ValueError(f"inputs hold NaN or infinity in row {row} of the batch, step {step + 1}")
+        raise BadRow(f"inputs hold NaN or infinity in {{}}, step {step + 1}", row)

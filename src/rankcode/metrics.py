@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from rankcode.checks import check_read, checked_inputs, checked_labels
+from rankcode.checks import check_read, checked_inputs, checked_labels, rows_named
 from rankcode.data import Rows, Source, split_of
 from rankcode.engines import run
 from rankcode.front_ends import FRONT_ENDS
@@ -129,12 +129,14 @@ def evaluate(
     shows a bar.
     """
     device = next(network.parameters()).device
-    columns = []  # (label, right, steps, earliness, fired, loss) of each row
+    columns, first = [], 0  # (label, right, steps, earliness, fired, loss) of each row
     source = source_of(network, task, split)
     for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
-        inputs, lengths = checked_inputs(network, inputs, lengths)
-        labels = checked_labels(network, labels, len(inputs), device)
-        decision = decide(network, inputs, lengths, rule, engine)
+        with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
+            inputs, lengths = checked_inputs(network, inputs, lengths)
+            labels = checked_labels(network, labels, len(inputs), device)
+            decision = decide(network, inputs, lengths, rule, engine)
+        first += len(inputs)
         likelihood = decision.probabilities.gather(1, labels[:, None])[:, 0]
         columns.append(
             torch.stack(
@@ -218,11 +220,12 @@ def tradeoff(
     source = source_of(network, task, split)
     heard, first = torch.zeros(len(thresholds), dtype=torch.float64), 0
     for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
-        inputs, lengths = checked_inputs(network, inputs, lengths)
-        labels = checked_labels(network, labels, len(inputs), device)
-        with inference(network):
-            result = run(network, inputs, lengths, Threshold(thresholds[-1]), "read", engine)
-        check_read(inputs, result.decision.steps)
+        with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
+            inputs, lengths = checked_inputs(network, inputs, lengths)
+            labels = checked_labels(network, labels, len(inputs), device)
+            with inference(network):
+                result = run(network, inputs, lengths, Threshold(thresholds[-1]), "read", engine)
+            check_read(inputs, result.decision.steps)
         activations, _ = network.activate(result.logits)
         largest = torch.full(inputs.shape[:2], -torch.inf, dtype=activations.dtype, device=device)
         label = torch.zeros(inputs.shape[:2], dtype=torch.long, device=device)

@@ -15,7 +15,13 @@ UNITS = {"lstm": 125, "gru": 125, "lif": 256, "conv-lstm": 8, "conv-lif": 16}
 
 
 def standard_network(
-    task: Any, cell: CellName, units: int, layers: int = 1, decay: float = 0.2, hidden: int | None = None
+    task: Any,
+    cell: CellName,
+    units: int,
+    layers: int = 1,
+    decay: float = 0.2,
+    hidden: int | None = None,
+    kernel: int | None = None,
 ) -> Network:
     """The network the command line trains: one sigmoid output for two classes, else one for each class."""
     shape, outputs = task.features, 1 if task.classes == 2 else task.classes
@@ -23,8 +29,11 @@ def standard_network(
         raise ValueError(f"a {cell} reads images, and the steps of {task.name} are not images")
     if cell not in ("lstm", "gru") and (layers != 1 or hidden is not None):
         raise ValueError(f"{'layers' if layers != 1 else 'hidden'} is for lstm and gru, not for {cell}")
+    if cell not in ("conv-lstm", "conv-lif") and kernel is not None:
+        raise ValueError(f"kernel is for conv-lstm and conv-lif, not for {cell}")
+    kernel = 3 if kernel is None else kernel
     if cell == "conv-lstm":
-        return Network(cells.ConvLSTM(shape[0], units, shape[1:]), outputs)
+        return Network(cells.ConvLSTM(shape[0], units, shape[1:], kernel), outputs)
     if cell in ("lstm", "gru"):
         kind = cells.LSTM if cell == "lstm" else cells.GRU
         readout = None
@@ -34,8 +43,8 @@ def standard_network(
     # A spiking network; its last cell has a neuron for each class, whose membranes are the activations.
     lower: list[nn.Module] = []
     if cell == "conv-lif":
-        lower.append(cells.ConvLIF(shape[0], units, shape[1:], decay=decay))
-        lower.append(cells.ConvLIF(units, units, shape[1:], pool=2, decay=decay))
+        lower.append(cells.ConvLIF(shape[0], units, shape[1:], kernel, decay=decay))
+        lower.append(cells.ConvLIF(units, units, shape[1:], kernel, pool=2, decay=decay))
         shape = (units, shape[1] // 2, shape[2] // 2)
     lower.append(cells.LIF(math.prod(shape), 128 if cell == "conv-lif" else units, decay=decay))
     top = cells.LIF(lower[-1].features[0], task.classes, decay=decay, emits="membranes")  # type: ignore[index]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Number
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from rankcode.checks import rows_named
 from rankcode.data import Arrays, Batch, Generated, Loader, Rows, Source, as_source, sent, split_of
 from rankcode.decision import Decision
 from rankcode.distributed import own_device, processes
@@ -93,7 +94,8 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
             while state.batch < plan.batches:
                 _seed(device, config.seed, state.batch, group.rank)
                 batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
-                update(batch, weight, progress=state.batch / plan.batches, check=state.batch < plan.unseen)
+                with rows_named(_names(source, config, state.batch, group.count)):
+                    update(batch, weight, progress=state.batch / plan.batches, check=state.batch < plan.unseen)
                 if bar.due(state.batch):
                     bar.show(state.batch, _summary(state))
                 if plan.validates(state.batch) or plan.saves(state.batch):
@@ -291,6 +293,13 @@ def _batches(source: Source, config: Training, device: torch.device, start: int)
     if start > 0 and isinstance(source, Loader) and source.epoch(config.rows) is None:
         warnings.warn("the data loader does not say how long it is: it starts again from its beginning", stacklevel=3)
     return source.batches(config.rows, config.seed, device, start)
+
+
+def _names(source: Source, config: Training, batch: int, processes: int) -> Callable[[int], str]:
+    """What to call a row of a training batch: by its place in the data, where that is known."""
+    if not isinstance(source, Rows) or processes > 1:
+        return lambda row: f"row {row} of training batch {batch}"
+    return lambda row: f"row {int(source.index(batch, config.rows, config.seed)[row])} of the training data"
 
 
 def _summary(state: TrainingState) -> str:

@@ -18,7 +18,7 @@ class ConvLSTM(nn.Module):
 
     def __init__(self, inputs: int, units: int, image: tuple[int, int], kernel: int = 3):
         super().__init__()
-        if kernel % 2 == 0:
+        if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"the kernel must be odd so that maps keep their size, not {kernel}")
         self.inputs, self.units, self.image, self.kernel = inputs, units, (image[0], image[1]), kernel
         self.features = (units, *self.image)

@@ -94,7 +94,7 @@ class ConvLIF(_LIF):
         emits: Literal["spikes", "membranes"] = "spikes",
     ):
         super().__init__(threshold, decay, width, emits)
-        if kernel % 2 == 0:
+        if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"the kernel must be odd so that maps keep their size, not {kernel}")
         self.inputs, self.units, self.image, self.kernel, self.pool = inputs, units, tuple(image), kernel, pool
         self.features = (units, image[0] // pool, image[1] // pool)

@@ -53,6 +53,8 @@ class Train:
     """Layers of an LSTM or GRU."""
     hidden: int | None = None
     """Units of a hidden layer (ReLU) between an LSTM or GRU and the outputs. Default: no such layer."""
+    kernel: int | None = None
+    """Width of the convolutions of a conv-lstm or conv-lif, an odd number. Default: 3."""
     decay: float = 0.9
     """What a spiking cell's membrane keeps from step to step; the paper has 0.2."""
     training: Training = field(default_factory=Training)
@@ -71,7 +73,8 @@ class Train:
             config = replace(config, folder=str(free_folder(Path("runs") / f"{name}-{self.objective}")))
         torch.manual_seed(config.seed)
         units = UNITS[self.cell] if self.units is None else self.units
-        _fit(standard_network(task, self.cell, units, self.layers, self.decay, self.hidden), task, objective, config)
+        network = standard_network(task, self.cell, units, self.layers, self.decay, self.hidden, self.kernel)
+        _fit(network, task, objective, config)
 
 
 @dataclass(frozen=True)
