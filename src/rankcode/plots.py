@@ -20,6 +20,7 @@ from rankcode.metrics import Curve
 
 BLUE, RED, GREEN, GREY = "#1f6fd6", "#d1495b", "#2a9d5c", "#8a8f98"
 COLOURS = (BLUE, RED, "#e0912f", GREEN, "#7b5cc4", "#16a3a3")
+DARK = "#30343b"  # limits, and what is not a training
 
 
 def plot_training(records: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -49,9 +50,7 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     for (name, (accuracy, steps)), style in zip((limits or {}).items(), ("-", "--", ":"), strict=False):
-        axes.plot(
-            steps, 100 * torch.as_tensor(accuracy), style, color="#30343b", lw=1.2, marker=_dot(steps), label=name
-        )
+        axes.plot(steps, 100 * torch.as_tensor(accuracy), style, color=DARK, lw=1.2, marker=_dot(steps), label=name)
     for (name, curve), colour in zip(curves.items(), COLOURS * 9, strict=False):
         accuracy = [100 * value for value in curve.accuracy]
         axes.plot(curve.mean_steps, accuracy, "o-", color=colour, ms=4, lw=1.4, label=name)
@@ -99,10 +98,10 @@ def plot_bench(found: Sequence[Measured]) -> Figure:
             axes.bar(places, list(bars.values()), width * 0.9, color=(COLOURS * 9)[number], label=label)
             worked = {each.spikes: each.busy_ratio for each in here if (each.engine, each.precision) == name}
             dots = [(place, worked[which]) for place, which in zip(places, bars, strict=True) if worked[which]]
-            axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec="#30343b", mew=1) if dots else None
+            axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec=DARK, mew=1) if dots else None
         for place, which in enumerate(spikes):
             ideal = next(each.ideal for each in here if each.spikes == which)
-            axes.plot([place - 0.4, place + 0.4], [ideal, ideal], color="#30343b", lw=1.5)
+            axes.plot([place - 0.4, place + 0.4], [ideal, ideal], color=DARK, lw=1.5)
         axes.axhline(1, color=GREY, lw=1)
         axes.set_xticks(range(len(spikes)), [which.replace(", ", ",\n") for which in spikes], fontsize=8)
         axes.set(title=f"{rows:,} rows")
@@ -130,7 +129,7 @@ def plot_epochs(runs: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[M
         ratio = [record["training_seconds"] / usual for record in rank_coded]
         read = [record["training"]["mean_steps"] / longest for record in rank_coded]
         axes.plot(epochs, ratio, color=COLOURS[0], lw=1.5, marker="." if len(ratio) < 30 else "", label="time")
-        axes.plot(epochs, read, color="#30343b", lw=1.2, ls="--", label="steps read")
+        axes.plot(epochs, read, color=DARK, lw=1.2, ls="--", label="steps read")
         axes.axhline(1, color=GREY, lw=1)
         axes.set(title=f"{name}: conventional {usual:.3g} s", xlabel="epoch", ylim=(0, 1.1))
         plain(axes)
@@ -170,7 +169,7 @@ def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[s
     steps = torch.arange(1, inputs.shape[1] + 1)
     for row, (above, below) in enumerate(zip(upper, lower, strict=True)):
         above.axhline(0, color=GREY, lw=0.8)
-        above.plot(steps, inputs[row, :, 0], color="#30343b", lw=1, marker=".", ms=3)
+        above.plot(steps, inputs[row, :, 0], color=DARK, lw=1, marker=".", ms=3)
         above.set_title(labels[row], fontsize=10)
         for (name, trace), colour in zip(traces.items(), COLOURS, strict=False):
             activation = trace.activations[row]  # [steps, classes]

@@ -18,7 +18,7 @@ from rankcode.experiments import spotting_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds
 from rankcode.inference import decide, trace
 from rankcode.metrics import Curve
-from rankcode.plots import BLUE, GREEN, GREY, RED, plain
+from rankcode.plots import BLUE, DARK, GREEN, GREY, RED, plain
 from rankcode.rules import Never, Threshold
 from rankcode.tasks import Spotting
 
@@ -29,7 +29,6 @@ SPIKE, END, OWN = "rank-coded", "conventional", "rank-coded, our setting"
 RULES = {SPIKE: Threshold(THETA), END: Threshold(THETA), OWN: Threshold(trainings.OWN_THETA)}
 ONLY_POSITIVE = "conventional, positive spikes only"
 POSITIVE_ONLY = Threshold(THETA, classes=(1,))
-DARK = "#30343b"
 # Blue and red are the classes here.
 COLOURS = {SPIKE: GREEN, OWN: "#e0912f", END: "#7b5cc4", "until spike": "#16a3a3", "every step": GREY}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankcode.experiments import two_sequence_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds, paper_time
 from rankcode.inference import decide, trace
-from rankcode.plots import COLOURS, GREY, plain
+from rankcode.plots import COLOURS, DARK, GREY, plain
 from rankcode.rules import FireAt, Never, Threshold
 
 TITLE = "Fig. 2: the 2-sequence problem"
@@ -166,7 +166,7 @@ def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
     plain(by_noise)
     wide, *beside = lower.subplots(1, 2 if limits else 1, squeeze=False)[0]
     for (name, (accuracy, steps)), style in zip(limits.items(), ("-", "--", ":"), strict=False):
-        line = {"color": "#30343b", "lw": 1, "ls": style, "marker": "*" if len(steps) == 1 else ""}
+        line = {"color": DARK, "lw": 1, "ls": style, "marker": "*" if len(steps) == 1 else ""}
         wide.plot(steps, [100 * each for each in accuracy], label=f"limit: {name}", **line)
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
         wide.plot(curve.mean_steps, [100 * each for each in curve.accuracy], color=colour, marker="o", ms=3, label=name)
@@ -191,10 +191,10 @@ def _draw_differences(axes, curves, limits) -> None:
         inside = (at >= DRAWN[0]) & (at <= DRAWN[1])
         return at[inside], 100 * (right - np.interp(at, steps[order], accuracy[order]))[inside]
 
-    axes.axhline(0, color="#30343b", lw=1)
+    axes.axhline(0, color=DARK, lw=1)
     for name, found in limits.items():
         if name != CONSTANT and len(found[1]) > 1:
-            axes.plot(*beyond(found), color="#30343b", lw=1, ls="--")
+            axes.plot(*beyond(found), color=DARK, lw=1, ls="--")
     for curve, colour in zip(curves.values(), COLOURS, strict=False):
         axes.plot(*beyond((curve.accuracy, curve.mean_steps)), color=colour, marker="o", ms=3)
     axes.set(xlabel="mean steps read", ylabel="points", title="minus the limit of a constant threshold")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rankcode.experiments import measures
 from rankcode.experiments import mnist_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
-from rankcode.plots import COLOURS, GREY
+from rankcode.plots import COLOURS, DARK, GREY
 from rankcode.rules import Threshold
 
 TITLE = "Fig. 3: temporal MNIST"
@@ -120,10 +120,10 @@ def _draw_betas(panels: Any, end: float) -> None:
     at = trainings.SWITCH_AT * end
     for axes in panels:
         axes.lines[0].set_color(COLOURS[1])
-        axes.axvline(at, color="#30343b", lw=1, ls="--")
+        axes.axvline(at, color=DARK, lw=1, ls="--")
     for left, right, beta in ((0, at, trainings.FIRST_BETA), (at, end, trainings.BETA)):
         where = {"xy": ((left + right) / 2, 0.45), "xycoords": panels[0].get_xaxis_transform()}
-        panels[0].annotate(f"β = {beta:g}", ha="center", color="#30343b", fontsize=9, **where)
+        panels[0].annotate(f"β = {beta:g}", ha="center", color=DARK, fontsize=9, **where)
 
 
 def _draw_digit(part: Any, task: Any) -> None:

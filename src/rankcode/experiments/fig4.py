@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from rankcode.experiments import speech_trainings as trainings
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds
 from rankcode.experiments.speech_trainings import CONVENTIONAL, MAIN, RANK_CODED, THETA, Run, heard
-from rankcode.plots import GREY, RED, plain
+from rankcode.plots import DARK, GREY, plain
 from rankcode.rules import Never, Threshold
 
 TITLE = "Fig. 4: Speech Commands through training"
 RISEN = 0.05  # a run has risen, and can fall, once its accuracy was this much above the majority class's share
 SHADES = {
     RANK_CODED: {0.0: "#9cc9f5", 0.2: "#4a90dd", 0.3: "#2461b0", 0.4: "#12305f"},
-    CONVENTIONAL: {0.0: "#a4d9a0", 0.2: "#55b268", 0.3: "#278048", 0.4: "#114a28"},
+    CONVENTIONAL: {0.0: "#f0a8ae", 0.2: "#d1495b", 0.3: "#9c2740", 0.4: "#570f24"},
 }
 TICKS = (10, 20, 30, 40, 50, 60, 70, 75, 80, 84, 88, 90, 92, 94, 96, 98, 99, 100)
 Runs = dict[Run, list[Trained]]
@@ -177,7 +177,7 @@ def _draw(runs: Runs) -> Figure:
                 upper.plot(epochs, [100 * moment["accuracy"] for moment in moments], **look)
                 lower.plot(epochs, [moment["heard"] for moment in moments], **look)
         ends = [(_epoch(usual, record), 100 * record["validation"]["accuracy"]) for record in usual.records]
-        upper.plot(*zip(*ends, strict=True), color=RED, lw=1.1, label="conventional, β = 0, at the end")
+        upper.plot(*zip(*ends, strict=True), color=DARK, lw=1.1, label="conventional, β = 0, at the end")
         share = 100 * majority(usual.records[0]["first_spike"])
         upper.axhline(share, color=GREY, lw=1, ls=":", label="majority class")
         lower.axhline(max(heard(record["validation"]) for record in usual.records), color=GREY, lw=1, ls=":")

@@ -14,7 +14,7 @@ from rankcode.experiments.fig4 import SHADES, scale_errors
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds
 from rankcode.experiments.speech_trainings import CONTEXT, CONVENTIONAL, FRAME, MAIN, RANK_CODED, THETA, Run
 from rankcode.metrics import Curve
-from rankcode.plots import BLUE, COLOURS, GREEN, RED, plain
+from rankcode.plots import BLUE, COLOURS, DARK, GREEN, GREY, RED, plain
 from rankcode.rules import Threshold
 
 TITLE = "Fig. 5: speed and accuracy on Speech Commands"
@@ -28,8 +28,8 @@ AUGMENTED = ", augmented"
 EVERY, OWN = "every step", "a network of ours, augmented"
 UNTIL = {0.99: "until spike (θ = 0.99)", 0.999: "until spike (θ = 0.999)"}
 COLOUR = {
-    RANK_CODED: BLUE, CONVENTIONAL: GREEN, EVERY: COLOURS[2], UNTIL[0.99]: COLOURS[4],
-    UNTIL[0.999]: "#b45bcf", OWN: RED,
+    RANK_CODED: BLUE, CONVENTIONAL: RED, EVERY: COLOURS[2], UNTIL[0.99]: COLOURS[4],
+    UNTIL[0.999]: "#b45bcf", OWN: GREEN,
 }  # fmt: skip
 
 
@@ -197,12 +197,12 @@ def _draw(runs: Mapping[Run, Trained], best: Mapping[str, Composite]) -> Figure:
     panels[1].sharex(panels[0])
     for kind, panel in zip((RANK_CODED, CONVENTIONAL), panels, strict=True):
         chosen = {run: trained.curve(THRESHOLDS) for run, trained in runs.items() if run.kind == kind}
-        _line(panel, best[kind].time, best[kind].accuracy, color=RED, lw=4, alpha=0.35, label="composite best")
+        _line(panel, best[kind].time, best[kind].accuracy, color=GREY, lw=4, alpha=0.5, label="composite best")
         for run, curve in chosen.items():
             label = f"β = {run.beta:g}, over θ"
             _line(panel, times(curve), curve.accuracy, color=SHADES[kind][run.beta], marker="o", ms=3, label=label)
         fixed = [(times(curve)[k], curve.accuracy[k]) for curve in chosen.values() for k in _at_theta(curve)]
-        look = {"color": "#30343b", "ls": "--", "marker": "D", "ms": 5, "mfc": "none"}
+        look = {"color": DARK, "ls": "--", "marker": "D", "ms": 5, "mfc": "none"}
         _line(panel, *zip(*fixed, strict=True), label=f"θ = {THETA:g}, over β", **look)
         panel.set(title=f"{kind} training", xlabel="mean time heard (ms)", ylabel="test accuracy (%)")
     wide = axes["wide"]
