@@ -148,7 +148,6 @@ def _read(
         leaves = done.any(0)
         leaving, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
         read = torch.where(leaves, done.int().argmax(0) + 1, count)
-        past = (inside >= read).flatten().nonzero()[:, 0]
         at, gone = read[leaving] - 1, live[leaving]
         answered[gone] = first + 1 + at
         fired[gone] = spikes[at, leaving]
@@ -158,6 +157,7 @@ def _read(
             within, place = (inside < read).nonzero(as_tuple=True)
             entries.append((features[within, place], live[place], first + 1 + within))
         if saved is not None:
+            past = (inside >= read).flatten().nonzero()[:, 0]
             if len(past):  # zero times NaN would be NaN
                 for part in (whole for layer in saved for whole in layer):
                     part[-count:].flatten(0, 1).index_fill_(0, past, 0.0)
