@@ -1,6 +1,7 @@
 """Bad input is refused where it enters, by one line that names it, through every way in."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -224,3 +225,12 @@ def test_nothing_is_changed():
     before = given.clone()
     rc.AtSpike()(network(), given, labels, lengths)
     assert given.equal(before) and lengths.tolist() == [6, 1, 3] and labels.equal(LABELS)
+
+
+def test_a_bad_row_can_be_sent_to_another_process():
+    bad = inputs()
+    bad[1] = math.nan
+    with pytest.raises(ValueError) as error:
+        rc.decide(network(), bad)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert type(again) is type(error.value) and str(again) == str(error.value)

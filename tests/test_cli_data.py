@@ -700,7 +700,8 @@ def test_a_bad_row_does_not_cost_its_file(trained, tmp_path, capsys):
     says(["predict", run, str(tmp_path / "new.npz"), *CPU], "new.npz, X[1]", "--skip-bad")
     main(["predict", run, str(tmp_path / "new.npz"), *CPU, "--skip-bad", "--json"])
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 2 and "X[1]" in err
+    assert "X[1]" in err
+    assert [json.loads(line)["from"].rpartition(", ")[2] for line in out.splitlines()] == ["row 1", "row 3"]
     says(["predict", run, str(tmp_path / "none.ts"), *CPU, "--skip-bad"], "nothing to answer to")
 
 
@@ -711,3 +712,77 @@ def test_a_network_that_never_fires_is_said_to(trained, tmp_path, monkeypatch, c
     assert "it never fired on validation data" in capsys.readouterr().out
     main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
     assert "never fired" not in capsys.readouterr().out
+
+
+def test_data_that_is_not_there_is_not_written_down(trained, tmp_path):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    other = two_levels(tmp_path / "other.npz", rows=40)
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    says(["resume", str(tmp_path / "run"), *CPU, "--data", str(tmp_path / "none.npz")], "none.npz")
+    says(["resume", str(tmp_path / "run"), *CPU, "--data", other], "is no longer what was trained on")
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_the_same_file_twice_is_answered_twice(trained, capsys):
+    one, other = sorted(str(file) for file in (trained / "sounds" / "deep").iterdir())[:2]
+    main(["predict", str(trained / "sound-run"), one, other, one, *CPU, "--json"])
+    assert [json.loads(line)["from"] for line in capsys.readouterr().out.splitlines()] == [one, other, one]
+
+
+def test_what_is_left_out_of_the_runs_own_data_is_said(tmp_path, capsys):
+    path = tmp_path / "levels.npz"
+    two_levels(path)
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    content["X"][5, 2] = np.inf
+    np.savez(path, **content)
+    few = ["--units", "2", "--epochs", "1", "--no-progress", *CPU]
+    main(["train", str(path), *few, "--skip-bad", "--folder", str(tmp_path / "run")])
+    capsys.readouterr()
+    main(["evaluate", str(tmp_path / "run"), *CPU])
+    assert "left out: " in (said := capsys.readouterr().err) and "X[5] of train" in said
+
+
+def test_tensorboard_goes_into_the_default_folder_and_on_with_the_run(tmp_path, monkeypatch):
+    few = ["--units", "2", "--examples", "640", "--validate-every", "1", "--no-progress", *CPU]
+    main(["train", "spotting", *few, "--tensorboard"])
+    (run,) = Path("runs").iterdir()
+    (event,) = run.glob("events.out.tfevents*")
+    size = event.stat().st_size
+    torch.save(torch.load(run / "checkpoint.pt", weights_only=True) | {"batch": 4}, run / "checkpoint.pt")
+    main(["resume", str(run), *CPU])
+    assert sum(each.stat().st_size for each in run.glob("events.out.tfevents*")) > size
+
+
+def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tmp_path, capsys):
+    task = OwnData(str(trained / "levels.npz"))
+    for name, objective in {
+        "beta": rc.AtSpike(0.9, beta=lambda progress: 0.1),
+        "steps": rc.AtSpike(rule=rc.StepThresholds((0.95, 0.9))),
+        "patience": rc.AtSpike(rule=rc.Patience(rc.Threshold(0.6), 2)),
+    }.items():
+        network = rc.Network(rc.cells.GRU(1, 4), 2)
+        config = rc.Training(epochs=1, device="cpu", progress=False, folder=str(tmp_path / name))
+        rc.fit(network, task, objective, config)
+    data = str(trained / "levels.npz")
+    for name in ("beta", "steps"):
+        for model in (tmp_path / name, tmp_path / name / "best.safetensors"):
+            main(["predict", str(model), data, *CPU, "--json"])
+            lines = capsys.readouterr().out.splitlines()
+            assert [json.loads(line)["steps"] for line in lines] == [
+                each.steps for each in rc.predict(rc.load(tmp_path / name), data)
+            ]
+        main(["evaluate", str(tmp_path / name), *CPU, "--json"])
+        report = json.loads(capsys.readouterr().out)["report"]
+        assert report["mean_steps"] == rc.evaluate(rc.load(tmp_path / name), task).mean_steps
+    for command in (["predict", str(tmp_path / "patience"), data], ["evaluate", str(tmp_path / "patience")]):
+        says([*command, *CPU], "with a rule of its own: give --threshold")
+        main([*command, *CPU, "--threshold", "0.9"])
+
+
+def test_cells_that_read_images_differently_are_compared(tmp_path, capsys):
+    few = ["--units", "2", "--epochs", "0.1", "--no-progress", *CPU]
+    for cell in ("lstm", "conv-lstm"):
+        main(["train", "temporal-digits", *few, "--cell", cell, "--folder", str(tmp_path / cell)])
+    main(["tradeoff", str(tmp_path / "lstm"), str(tmp_path / "conv-lstm"), *CPU, "--output", str(tmp_path / "both")])
+    assert len(json.loads((tmp_path / "both.json").read_text())["curves"]) == 2

@@ -171,7 +171,7 @@ def test_a_cut_connection_is_resumed_where_it_was_cut(says_length, server, monke
 
 
 def test_a_silent_connection_counts_as_cut(server, monkeypatch, tmp_path):
-    monkeypatch.setattr(downloads, "TIMEOUT", 0.1)
+    monkeypatch.setattr(downloads, "TIMEOUT", 1)
     file = publish(monkeypatch, server.address("a"))
     server.contents["a"], server.cuts, server.stalls = CONTENT, [300_000], True
     begun = time.monotonic()

@@ -365,3 +365,27 @@ def test_a_save_never_writes_into_the_old_file(good, monkeypatch):
 def test_a_folder_is_made(tmp_path):
     rc.save(rc.Network(cells.GRU(3, 4), 2), str(tmp_path / "a" / "b" / "model.rc"))
     assert rc.load(str(tmp_path / "a" / "b" / "model.rc")).outputs == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_networks_of_half_the_width_come_back(dtype, tmp_path):
+    network = rc.Network(cells.GRU(3, 4), 5).to(dtype)
+    rc.save(network, tmp_path / "half")
+    loaded = rc.load(tmp_path / "half")
+    for name, weight in network.state_dict().items():
+        assert loaded.state_dict()[name].dtype == dtype and torch.equal(loaded.state_dict()[name], weight)
+
+
+def test_a_front_end_of_ones_own_stays_with_the_network_loaded_into(tmp_path):
+    class Halve:
+        def __call__(self, stored, lengths):
+            return stored / 2, lengths
+
+    network, other = rc.Network(cells.GRU(3, 4), 5), rc.Network(cells.GRU(3, 4), 5)
+    network.front_end, other.front_end = Halve(), (own := Halve())
+    rc.save(network, tmp_path / "own")
+    with pytest.raises(ValueError, match="holds a Halve, which is not part of rankcode: make the network and load"):
+        rc.load(tmp_path / "own")
+    rc.load(tmp_path / "own", other)
+    assert other.front_end is own
+    assert torch.equal(other.cell.weights(0)[0], network.cell.weights(0)[0])

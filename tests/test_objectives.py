@@ -1,9 +1,12 @@
 """The losses by hand. Against Algorithm 1, with gradients: `engines/test_against_algorithm_1.py`."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import rankcode as rc
 from rankcode.decision import Decision
@@ -141,3 +144,20 @@ def test_a_sigmoid_and_the_two_classes_it_stands_for_lose_the_same():
         (loss, decision), (same, other) = (objective(network, inputs, labels) for network in (one, two))
         assert loss.item() == pytest.approx(same.item(), rel=1e-12)
         assert decision.steps.equal(other.steps) and decision.label.equal(other.label)
+
+
+@pytest.mark.parametrize("objective", [rc.AtSpike(0.6), rc.AtEnd(), rc.EveryStep(), rc.UntilSpike(0.6)], ids=str)
+def test_a_layer_that_mixes_rows_is_refused_in_training(objective):
+    readout = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    network = rc.Network(rc.cells.GRU(2, 4), 3, readout)
+    batch = torch.randn(5, 4, 2), torch.arange(5) % 3
+    with pytest.raises(ValueError, match=r"^BatchNorm1d takes means over rows, .*: use LayerNorm or GroupNorm$"):
+        objective(network, *batch)
+    objective(network.eval(), *batch)  # with the means it has
+
+
+def test_beta_may_be_a_number_of_numpy():
+    logits, labels = torch.randn(4, 3), torch.arange(4) % 3
+    result = SimpleNamespace(at_answer=lambda: logits)
+    for beta in (np.float32(0.25), np.float64(0.25), lambda progress: np.float32(0.25)):
+        assert rc.AtSpike(beta=beta).loss(result, labels) == rc.AtSpike(beta=0.25).loss(result, labels)

@@ -377,3 +377,23 @@ def test_data_that_must_not_be_written_to():
     expected = rc.predict(series_network(), rows)
     rows.flags.writeable = False
     assert rc.predict(series_network(), rows) == expected
+
+
+def test_steps_missing_at_the_end_of_an_array_are_not_read(tmp_path):
+    """As in a file, and in training."""
+    values = np.random.default_rng(0).normal(5, 2, size=(6, 9, 2))
+    values[1, 6:], values[4, 2:], values[3, 4:6, 0] = np.nan, np.nan, np.nan
+    np.savez(tmp_path / "padded.npz", X=values)
+    network = series_network()
+    found = rc.predict(network, values, rc.Never())
+    assert [each.steps for each in found] == [9, 6, 9, 9, 2, 9]
+    assert found == rc.predict(network, torch.from_numpy(values), rc.Never())
+    assert found == rc.predict(network, str(tmp_path / "padded.npz"), rc.Never())
+    assert [each.steps for each in rc.predict(network, list(values), rc.Never())] == [9] * 6  # as long as each is
+
+
+def test_a_bad_row_is_named_by_its_place_in_all():
+    values = np.zeros((ROWS + 20, 4, 2))
+    values[ROWS + 3, 0] = np.inf
+    with pytest.raises(ValueError, match=rf"^inputs hold NaN or infinity in row {ROWS + 3} of the data, step 1$"):
+        rc.predict(series_network(), values)

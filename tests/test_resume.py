@@ -71,7 +71,8 @@ def process(kind: str, folder: str, resume: bool, death: tuple[str, int] | None)
     if death is not None:
         plant(*death)
     network, history = train(kind, folder, resume)
-    torch.save((network.state_dict(), history.records, history.best), f"{folder}.result")
+    torch.save((network.state_dict(), history.records, history.best), f"{folder}.written")
+    os.rename(f"{folder}.written", f"{folder}.result")  # whole, or not there
 
 
 def plant(where: str, calls: int) -> None:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import rankcode as rc
+from rankcode.distributed import Processes
 from rankcode.run_folder import RunFolder, free_folder
+from rankcode.training_state import TrainingState
 
 TASK = rc.tasks.TwoSequence(steps=5, validation_rows=50)
 CONFIG = rc.Training(examples=64, rows=8, validate_every=3, average=0.5, device="cpu", progress=False)
@@ -252,3 +254,37 @@ def test_free_folder(tmp_path):
 def test_a_run_without_its_checkpoint_is_not_begun_again(run):
     (run / "checkpoint.pt").unlink()
     assert_refused(run, "has no checkpoint.pt", resume=True)
+
+
+def test_only_one_process_trains_in_a_folder(run):
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_run_folder
+folder = test_run_folder.RunFolder({str(run)!r})
+folder._hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        assert_refused(run, "is being trained by another process", resume=True)
+        other.stdin.close()
+    fit(run, resume=True)  # the lock went with the process
+    fit(run, resume=True)
+
+
+def test_tensorboard_without_a_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"^tensorboard needs a folder: name it with folder \(--folder\)$"):
+        rc.fit(make_network(), TASK, rc.AtEnd(), replace(CONFIG, tensorboard=True))
+
+
+def test_the_time_of_training_goes_on_with_the_run(tmp_path, monkeypatch):
+    """What was spent between the last record and the checkpoint counts in the next record."""
+    state = TrainingState(make_network(), CONFIG, Processes(), torch.device("cpu"))
+    state._validated -= 100
+    again = TrainingState(make_network(), CONFIG, Processes(), torch.device("cpu"))
+    again.restore(state.checkpoint())
+    assert 100 <= again.training_seconds < 110

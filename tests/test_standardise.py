@@ -97,3 +97,15 @@ def test_series_of_another_shape_are_named(shape):
     with pytest.raises(ValueError) as error:
         Standardise((0.0, 0.0), (1.0, 1.0))(torch.zeros(shape))
     assert str(error.value) == f"series must have shape [rows, steps, 2], not {list(shape)}"
+
+
+def test_the_number_of_threads_does_not_matter():
+    threads = torch.get_num_threads()
+    found = set()
+    try:
+        for count in (1, 2, 3, 4):
+            torch.set_num_threads(count)
+            found |= {Standardise.of([torch.randn(180_000, 1, generator=torch.Generator().manual_seed(7))])}
+    finally:
+        torch.set_num_threads(threads)
+    assert len(found) == 1

@@ -394,3 +394,18 @@ def test_labels_of_any_whole_type_also_when_nobody_looks_any_more(labels, monkey
         return Batch(inputs, labels(inputs.mean((1, 2))))
 
     rc.fit(make_network(), Generated(generate), rc.AtSpike(0.6), rc.Training(examples=64, rows=8, **QUIET))
+
+
+def test_rows_that_bring_a_front_end_leave_it_with_the_network():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 2
+    config = rc.Training(epochs=30, rows=16, rate=0.03, **QUIET)
+    network = make_network(outputs=2)
+    for mean in (0, 50):
+        values = mean + labels[:, None] + 0.1 * torch.randn(60, 6, generator=generator)
+        task = rc.tasks.OwnData.of(values.numpy(), labels.numpy())
+        splits = SimpleNamespace(train=task.train, validation=task.validation)
+        history = rc.fit(network, splits, rc.AtSpike(0.7), config)
+        assert network.front_end == task.front_end
+        assert history.best["validation"]["accuracy"] == 1
+        assert [each.label for each in rc.predict(network, values.numpy())] == [str(label) for label in labels.tolist()]

@@ -57,7 +57,6 @@ def test_a_bad_value_is_named(settings):
     [
         ({"epochs": 1, "examples": 1}, "give epochs or examples, not both"),
         ({"resume": True}, "resume needs a folder: name it with folder (--folder)"),
-        ({"tensorboard": True}, "tensorboard needs a folder: name it with folder (--folder)"),
     ],
 )
 def test_values_that_do_not_go_together(settings, message):

@@ -20,6 +20,9 @@ class BadRow(ValueError):  # noqa: N818 (it is the row that is bad)
         super().__init__(what.format(f"row {row} of the batch"))
         self.what, self.row = what, row
 
+    def __reduce__(self):
+        return BadRow, (self.what, self.row)
+
 
 @contextmanager
 def rows_named(name: Callable[[int], str]) -> Iterator[None]:
@@ -55,6 +58,14 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
     for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
         raise BadRow(f"the length of {{}} is {int(lengths[row])}, outside 1…{steps}", row)
     return inputs, lengths
+
+
+def check_rows_apart(network: Network) -> None:
+    """Raise where a row's answer would depend on which others are read with it: rows leave as they answer."""
+    for part in network.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
+            name = type(part).__name__
+            raise ValueError(f"{name} takes means over rows, which leave as they answer: use LayerNorm or GroupNorm")
 
 
 def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:

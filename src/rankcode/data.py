@@ -191,7 +191,7 @@ class Packed(Rows):
 
 def _column(name: str, values, size: int) -> Tensor:
     """One whole number for each row."""
-    if np.asarray(values).dtype.kind in "UO":
+    if not isinstance(values, Tensor) and np.asarray(values).dtype.kind in "UO":
         raise ValueError(f"{name} must be whole numbers: rc.tasks.OwnData.of takes names as well")
     try:
         column = torch.as_tensor(values)

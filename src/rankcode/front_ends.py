@@ -6,6 +6,8 @@ gives (inputs [rows, steps, features…], lengths). It is a frozen dataclass of 
 
 from __future__ import annotations
 
+from typing import Any
+
 from rankcode.audio import Audio, LogMel
 from rankcode.latency import LatencyCode, latency_code
 from rankcode.standardise import Standardise
@@ -13,4 +15,11 @@ from rankcode.standardise import Standardise
 FRONT_ENDS = {kind.__name__: kind for kind in (Audio, LatencyCode, Standardise)}
 FrontEnd = Audio | LatencyCode | Standardise
 
-__all__ = ["FRONT_ENDS", "Audio", "FrontEnd", "LatencyCode", "LogMel", "Standardise", "latency_code"]
+
+def front_end_of(source: Any) -> FrontEnd | None:
+    """The front end that rows of data bring with them."""
+    encode = getattr(source, "encode", None)
+    return encode if type(encode) in FRONT_ENDS.values() else None
+
+
+__all__ = ["FRONT_ENDS", "Audio", "FrontEnd", "LatencyCode", "LogMel", "Standardise", "front_end_of", "latency_code"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from rankcode.checks import check_read, checked_inputs, checked_labels, rows_named
 from rankcode.data import Rows, Source, split_of
 from rankcode.engines import run
-from rankcode.front_ends import FRONT_ENDS
+from rankcode.front_ends import front_end_of
 from rankcode.inference import decide, inference
 from rankcode.network import Network
 from rankcode.progress import watched
@@ -46,10 +46,11 @@ def source_of(network: Network, task, split: str) -> Source:
 
 def source_for(network: Network, source: Source) -> Source:
     """Raw data as this network reads them: its own front end takes the place of the one the data came with."""
-    if network.front_end is None or not (isinstance(source, Rows) and type(source.encode) in FRONT_ENDS.values()):
+    given = front_end_of(source)
+    if network.front_end is None or given is None or not isinstance(source, Rows):
         return source
-    if type(source.encode) is not type(network.front_end):
-        own, other = type(network.front_end).__name__, type(source.encode).__name__
+    if type(given) is not type(network.front_end):
+        own, other = type(network.front_end).__name__, type(given).__name__
         raise ValueError(f"the network reads what {own} makes of data, and this data goes through {other}")
     source = copy(source)
     source.encode = network.front_end

@@ -20,13 +20,13 @@ from torch import nn
 from rankcode import cells
 from rankcode.front_ends import FRONT_ENDS
 from rankcode.network import Network
-from rankcode.rules import StepThresholds, Threshold
+from rankcode.rules import RULES, StepThresholds, Threshold
 from rankcode.whole_file import write_whole
 
 FORMAT = 1
+TYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 KINDS = (cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses)
 CELLS = {kind.__name__: kind for kind in KINDS}
-RULES: dict[str, Any] = {kind.__name__: kind for kind in (Threshold, StepThresholds)}
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "Linear": (nn.Linear, ("in_features", "out_features")),
     "Flatten": (nn.Flatten, ("start_dim", "end_dim")),
@@ -80,7 +80,7 @@ def load(path: str | Path, network: Network | None = None) -> Network:
             network = build(header.get("network", {}), path).eval()  # as it will be used: without dropout
         else:
             deepcopy(network).load_state_dict(weights)  # where it does not fit, the user's network stays as it is
-            _attach(network, header.get("network", {}), path)
+            _attach(network, header.get("network", {}), path, made=True)
         network.load_state_dict(weights)
         network.rule = rule
     except RuntimeError as error:
@@ -99,7 +99,9 @@ def describe(network: Network) -> dict[str, Any]:
         "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
     }
     if network.front_end is not None:
-        description["front_end"] = {"kind": type(network.front_end).__name__, **asdict(network.front_end)}
+        name = type(network.front_end).__name__
+        own = type(network.front_end) is not FRONT_ENDS.get(name)
+        description["front_end"] = {"own": name} if own else {"kind": name, **asdict(network.front_end)}
     if network.label_names is not None:
         description["label_names"] = list(network.label_names)
     return description
@@ -110,17 +112,21 @@ def build(description: dict[str, Any], path: str | Path = "the description") -> 
     try:
         cell, readout = _build(description["cell"], path), _build(description["readout"], path)
         network = Network(cell, description["outputs"], readout, description["activation"])
-        _attach(network, description, path)
-        return network.to({"float32": torch.float32, "float64": torch.float64}[description["dtype"]])
+        _attach(network, description, path, made=False)
+        return network.to(TYPES[description["dtype"]])
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} describes no network this version can build: {error!r}") from None
 
 
-def _attach(network: Network, description: dict[str, Any], path: str | Path) -> None:
-    """The front end and the names of the classes, where the description has them."""
+def _attach(network: Network, description: dict[str, Any], path: str | Path, made: bool) -> None:
+    """The front end and the names of the classes, where the description has them; a network that the user made keeps a
+    front end of the user's own."""
     try:
         front_end, names = description.get("front_end"), description.get("label_names")
-        if front_end is not None:
+        if front_end is not None and "own" in front_end:
+            if not made:
+                _build(front_end, path)  # says what to do
+        elif front_end is not None:
             settings: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in front_end.items()}
             network.front_end = FRONT_ENDS[settings.pop("kind")](**settings)
         if names is not None:

@@ -13,12 +13,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from rankcode.checks import check_read, checked_inputs, checked_labels
+from rankcode.checks import check_read, check_rows_apart, checked_inputs, checked_labels
 from rankcode.decision import Decision
 from rankcode.engines import Keep, Run, run
 from rankcode.network import Network
@@ -66,6 +67,7 @@ class Objective(ABC):
         rows will probably answer, makes some engines faster. `check=False` takes the values of inputs, labels and
         lengths as they are: checks wait for the GPU."""
         check_rule(self.rule, network.activation, network.classes)
+        check_rows_apart(network)
         ragged = lengths is not None
         inputs, lengths = checked_inputs(network, inputs, lengths, check)
         labels = checked_labels(network, labels, len(inputs), inputs.device, check)
@@ -158,9 +160,9 @@ def _rule(threshold: float | None, rule: Rule | None) -> Rule:
 
 def _value(beta: Beta, progress: float) -> float:
     value = beta(progress) if callable(beta) else beta
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"beta must be a number, or a function that gives one, not {value!r}")
-    return value
+    return float(value)
 
 
 def _penalised(logits: Tensor, labels: Tensor, beta: float) -> Tensor:

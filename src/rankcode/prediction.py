@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rankcode.audio import Audio
 from rankcode.audio_files import read_audio
+from rankcode.checks import rows_named
 from rankcode.data import BadData
 from rankcode.decision import Decision
 from rankcode.inference import decide
@@ -49,7 +50,7 @@ def predict(
     """
     sound = isinstance(network.front_end, Audio)
     if isinstance(data, str | Path):
-        return _of_path(network, Path(data), rule, skipped)
+        return [answer for _, answer in predict_file(network, data, rule, skipped)]
     if sound and not isinstance(data, list | tuple) and np.ndim(data) == 1:
         data = [data]
     elif sound and not isinstance(data, list | tuple) and np.ndim(data) == 2 and np.shape(data)[1] <= 16:
@@ -58,16 +59,27 @@ def predict(
         data = [data]  # one image
     if not hasattr(data, "__len__") or isinstance(data, dict):
         raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
-    return [each for first in range(0, len(data), ROWS) for each in _predict(network, data[first : first + ROWS], rule)]
+    answers: list[Prediction] = []
+    for first in range(0, len(data), ROWS):
+        with rows_named(lambda row, first=first: f"row {first + row} of the data"):
+            answers += _predict(network, data[first : first + ROWS], rule)
+    return answers
 
 
-def _of_path(network: Network, path: Path, rule: Rule | None, skipped: list[str] | None) -> list[Prediction]:
+def predict_file(
+    network: Network, path: str | Path, rule: Rule | None = None, skipped: list[str] | None = None
+) -> list[tuple[str, Prediction]]:
+    """`predict` of a file, or a folder: where each row is found, and the answer to it."""
+    path = Path(path)
     if isinstance(network.front_end, Audio):
-        return predict(network, [path / name for name in sound_files(path)] if path.is_dir() else [path], rule)
+        files = [path / name for name in sound_files(path)] if path.is_dir() else [path]
+        return list(zip(map(str, files), predict(network, files, rule), strict=True))
     if not isinstance(network.front_end, Standardise):
         raise ValueError(f"the network reads neither sound nor series, so not {path}: give it arrays, from Python")
     try:
-        return predict(network, read_rows(path, skipped), rule)
+        rows = read_rows(path, skipped)
+        answers = predict(network, [values for _, values in rows], rule)
+        return [(f"{path}, {where}", answer) for (where, _), answer in zip(rows, answers, strict=True)]
     except BadData:
         raise
     except ValueError as error:
@@ -85,7 +97,9 @@ def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterat
         rows = [front_end.frames(waveform) for waveform in waveforms]
     else:
         images = isinstance(front_end, LatencyCode)
-        rows = [_row(each, images) for each in data]
+        # Where rows cannot differ in width, steps missing at the end mean that a row is shorter, as in files.
+        padded = isinstance(front_end, Standardise) and not isinstance(data, list | tuple)
+        rows = [_row(each, images, padded) for each in data]
         if len({row.shape if images else row.shape[1:] for row in rows}) > 1:
             raise ValueError(f"the {'images' if images else 'rows'} differ in shape")
     stored = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
@@ -116,7 +130,7 @@ def _waveform(each: Any, rate: int) -> Tensor:
     return waveform
 
 
-def _row(each: Any, image: bool) -> Tensor:
+def _row(each: Any, image: bool, padded: bool) -> Tensor:
     if isinstance(each, str | Path):
         raise ValueError(f"cannot read {each} in a list: the network does not read sound")
     row = _tensor(each)
@@ -125,7 +139,8 @@ def _row(each: Any, image: bool) -> Tensor:
     if row.is_floating_point() and row.numel() and row.isnan().all():
         raise ValueError("a row is wholly missing: it holds nothing but NaN")
     row = row if image else row.to(torch.promote_types(row.dtype, torch.float32))
-    return row[:, None] if row.dim() == 1 else row
+    row = row[:, None] if row.dim() == 1 else row
+    return row[: int((~row.isnan().flatten(1).all(1)).nonzero()[-1]) + 1] if padded else row
 
 
 def _tensor(each: Any) -> Tensor:

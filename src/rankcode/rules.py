@@ -95,6 +95,9 @@ class StepThresholds:
         return _table(column, self.classes, classes)
 
 
+RULES: dict[str, Any] = {kind.__name__: kind for kind in (Threshold, StepThresholds)}  # which are kept with a network
+
+
 class FireAt:
     """Fires at planted steps, whatever the network says: a step for each row, or one for all."""
 

@@ -24,6 +24,11 @@ from rankcode.model_file import load, save
 from rankcode.network import Network
 from rankcode.whole_file import write_whole
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
 FORMAT = 1
 
 
@@ -31,6 +36,7 @@ class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
         self.path, self.tensorboard = Path(path), tensorboard
         self._events: Any = None
+        self._lock: int | None = None
 
     def config(self) -> dict[str, Any]:
         file = self.path / "config.json"
@@ -68,10 +74,12 @@ class RunFolder:
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
             content = {"format": FORMAT, "versions": versions(), **settings}
             write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
+            self._hold()
             return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
         self.check(settings)
+        self._hold()
         checkpoint = self.checkpoint()
         if checkpoint is None and (self.records() or any(self.path.glob("*.safetensors"))):
             raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
@@ -139,14 +147,32 @@ class RunFolder:
 
     def finish(self) -> None:
         """training.png, where matplotlib is installed."""
-        if self._events is not None:
-            self._events.close()
         if find_spec("matplotlib") is not None:
             from rankcode.plots import plot_training
 
             part = self.path / ".part.training.png"
             plot_training(self.records(), part)
             os.replace(part, self.path / "training.png")
+
+    def close(self) -> None:
+        """Let others write to the folder again."""
+        if self._events is not None:
+            self._events.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _hold(self) -> None:
+        """One process at a time; the system lets go of the lock when a process ends, however it does."""
+        if fcntl is None:
+            return
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{self.path} is being trained by another process") from None
+        except OSError:
+            pass  # a file system without locks
 
     def _leftovers(self) -> list[Path]:
         """Files whose writing was cut off."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
-from rankcode.rules import Rule, Threshold
+from rankcode.rules import RULES, Never, Rule, Threshold
 from rankcode.tasks import TASKS, OwnData
 from rankcode.tasks.own_data import ARRAYS
 
@@ -71,6 +71,16 @@ def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
     if name == "every-step" and beta:
         raise ValueError("every-step has no beta")
     return AtEnd(beta) if name == "at-end" else EveryStep()
+
+
+def written_rule(written: dict[str, Any]) -> Rule:
+    """The rule of the objective that config.json names."""
+    rule = written.get("rule")
+    if rule is None:  # of an objective that never fires
+        return Never()
+    if rule.get("kind") not in RULES:
+        raise ValueError("the run was trained from Python with a rule of its own: give --threshold, or use it there")
+    return RULES[rule["kind"]](**{name: value for name, value in rule.items() if name != "kind"})
 
 
 def written_objective(written: dict[str, Any]) -> Objective:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,8 +46,9 @@ class Standardise:
     @classmethod
     def of(cls, rows: list[Tensor]) -> Standardise:
         """From training rows [steps, channels]; a channel that never changes keeps its scale."""
-        values = torch.cat(rows).double()
-        mean = values.nanmean(0).nan_to_num()
-        deviation = (values - mean).square().nanmean(0).nan_to_num().sqrt()
-        deviation = torch.where(deviation > 1e-12 * (1 + mean.abs()), deviation, 1.0)
+        values = torch.cat(rows).double().numpy()  # NumPy adds in the same order whatever the number of threads
+        there = np.maximum((~np.isnan(values)).sum(0), 1)
+        mean = np.nansum(values, 0) / there
+        deviation = np.sqrt(np.nansum(np.square(values - mean), 0) / there)
+        deviation = np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))

@@ -10,7 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Number
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from rankcode.data import Arrays, Batch, Generated, Loader, Rows, Source, as_sou
 from rankcode.decision import Decision
 from rankcode.distributed import own_device, processes
 from rankcode.engines import choose, triton
+from rankcode.front_ends import front_end_of
 from rankcode.inference import decide
 from rankcode.metrics import evaluate
 from rankcode.model_file import describe
@@ -66,23 +67,26 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     config = config or Training()
     if not (isinstance(network, Network) and isinstance(objective, Objective) and isinstance(config, Training)):
         raise ValueError("fit takes a Network, a task, an objective such as AtSpike(0.95), and a Training")
+    if config.tensorboard and config.folder is None:
+        raise ValueError("tensorboard needs a folder: name it with folder (--folder)")
     device = own_device(config.device)
-    network.front_end = getattr(task, "front_end", None) or network.front_end
     names = getattr(task, "label_names", None)
     network.label_names = tuple(names) if names and len(names) == network.classes else network.label_names
     network.rule = objective.rule if isinstance(objective.rule, Threshold | StepThresholds) else None
     source = split_of(task, "train")
+    network.front_end = getattr(task, "front_end", None) or front_end_of(source) or network.front_end
     held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
     spike_rule = _spike_rule(network, objective, config)
     group = processes(device)
-    with _training_mode(network, device):
+    kept = config.folder is not None and group.first
+    keeper = closing(RunFolder(config.folder, config.tensorboard)) if kept else nullcontext()  # type: ignore[arg-type]
+    with _training_mode(network, device), keeper as folder:
         plan = group.from_first(lambda: _plan(source, config, group.count))
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(_Step(network, objective, config, device), device)
         state = TrainingState(network, config, group, device)
         update = _Update(step, state, _Answers(source, config, device, group.count))
         settings = _settings(network, task, source, objective, config)
-        folder = None if config.folder is None or not group.first else RunFolder(config.folder, config.tensorboard)
         checkpoint = group.from_first(lambda: folder.begin(settings, config.resume) if folder else None)
         if checkpoint is not None:
             state.restore(checkpoint)
@@ -110,9 +114,9 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
                 if plan.saves(state.batch) and folder is not None:
                     folder.write_checkpoint(state.checkpoint())
 
-        kept = {"best": state.best_weights, "last": state.weights()}
+        found = {"best": state.best_weights, "last": state.weights()}
         for name in ("last", "best") if config.finish_with == "best" else ("best", "last"):
-            network.load_state_dict(kept[name])
+            network.load_state_dict(found[name])
             if folder is not None:
                 folder.write_model(name, network)
         if folder is not None:

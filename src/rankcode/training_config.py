@@ -81,9 +81,8 @@ class Training:
             object.__setattr__(self, "clip", None)
         if self.epochs is not None and self.examples is not None:
             raise ValueError("give epochs or examples, not both")
-        if self.folder is None and (self.resume or self.tensorboard):
-            what = "resume" if self.resume else "tensorboard"
-            raise ValueError(f"{what} needs a folder: name it with folder (--folder)")
+        if self.folder is None and self.resume:
+            raise ValueError("resume needs a folder: name it with folder (--folder)")
 
     def rate_at(self, progress: float) -> float:
         """The learning rate when a share `progress` of training is done."""

@@ -112,6 +112,7 @@ class TrainingState:
             "examples": self.examples,
             "sums": self.sums,
             "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -126,6 +127,7 @@ class TrainingState:
             self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
             self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
             self._seconds = checkpoint["seconds"]
+            self._validated = time.monotonic() - checkpoint["training_seconds"]
             self.network.load_state_dict(checkpoint["network"])
             groups = [group | self._own for group in checkpoint["optimizer"]["param_groups"]]  # as this device has it
             self.optimizer.load_state_dict(checkpoint["optimizer"] | {"param_groups": groups})

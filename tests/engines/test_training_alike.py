@@ -12,7 +12,13 @@ def trained(engine, updates, rows, units, double):
     network = rc.Network(rc.cells.LSTM(1, units), outputs=1)
     network = network.double() if double else network
     training = rc.Training(
-        examples=updates * rows, rows=rows, rate=0.02, validate_every=updates, engine=engine, progress=False
+        examples=updates * rows,
+        rows=rows,
+        rate=0.02,
+        validate_every=updates,
+        engine=engine,
+        device="cpu",
+        progress=False,
     )
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False

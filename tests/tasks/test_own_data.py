@@ -714,3 +714,14 @@ def test_real_data(name, sizes, features, classes, longest):
     inputs, _, lengths = next(task.train.scan(999, "cpu"))
     read = torch.arange(inputs.shape[1]) < lengths[:, None]
     assert inputs[read].mean(0).abs().max() < 1e-4 and (inputs[read].std(0) - 1).abs().max() < 0.01
+
+
+@pytest.mark.parametrize(("offset", "width"), [(0, torch.float32), (1e3, torch.float32), (1e7, torch.float64)])
+def test_what_varies_little_around_a_large_mean_is_kept(offset, width):
+    labels = np.arange(60) % 2
+    signal = 0.3 * labels[:, None] + 0.05 * np.random.default_rng(0).normal(size=(60, 10))
+    task = OwnData.of(offset + signal, labels)
+    assert task.train.values.dtype == width
+    inputs = torch.cat([batch.inputs for batch in task.train.scan(7, "cpu")])
+    expected = (signal[task._index["train"]] - signal[task._index["train"]].mean()) / signal[task._index["train"]].std()
+    assert np.abs(inputs[..., 0].numpy() - expected).max() < 1e-3

@@ -29,8 +29,9 @@ def train(path, skipped=None):
 
 def rows(series):
     """Values as nested lists, None where they are missing, and labels."""
-    listed = [[[None if np.isnan(v) else float(v) for v in step] for step in row] for row in series.values]
-    assert all(row.dtype == np.float32 for row in series.values)
+    assert all(row.dtype in (np.float32, np.float64) for row in series.values)
+    single = [row.astype(np.float32) for row in series.values]
+    listed = [[[None if np.isnan(v) else float(v) for v in step] for step in row] for row in single]
     return list(zip(listed, series.labels, strict=True))
 
 
@@ -102,7 +103,7 @@ def test_a_set_is_the_same_in_every_format(tmp_path, channels, unequal):
     for file in files:
         series = train(file)
         assert series.labels == labels, file
-        assert all(np.array_equal(a, b) for a, b in zip(series.values, values, strict=True)), file
+        assert all(np.array_equal(a.astype(np.float32), b) for a, b in zip(series.values, values, strict=True)), file
 
 
 # .npz
@@ -610,7 +611,7 @@ def test_sets_of_the_ucr_archive(name):
     for (split, series), expected in zip(splits.items(), counts, strict=True):
         assert {row.shape for row in series.values} == {(steps, 1)}
         table = np.loadtxt(UCR / name / f"{name}_{split.upper()}.tsv", dtype=np.float32)  # a reader of its own
-        assert np.array_equal(np.stack(series.values)[:, :, 0], table[:, 1:])
+        assert np.array_equal(np.stack(series.values)[:, :, 0].astype(np.float32), table[:, 1:])
         assert [int(label) for label in series.labels] == table[:, 0].tolist()
         assert [count for _, count in sorted(Counter(series.labels).items())] == expected
 
@@ -649,10 +650,14 @@ def test_arrays_of_no_known_split_are_named(tmp_path):
 
 
 def test_rows_to_answer_to_need_no_labels(tmp_path):
+    found = [("row 1", [1, 2, 3]), ("row 2", [4, 5])]
     (tmp_path / "new.ts").write_text("@univariate true\n@classLabel false\n@data\n1,2,3\n4,5\n")
-    assert [row[:, 0].tolist() for row in read_rows(tmp_path / "new.ts")] == [[1, 2, 3], [4, 5]]
+    assert [(at, row[:, 0].tolist()) for at, row in read_rows(tmp_path / "new.ts")] == found
     (tmp_path / "old.ts").write_text("@univariate true\n@classLabel true a b\n@data\n1,2,3:a\n4,5:b\n")
-    assert [row[:, 0].tolist() for row in read_rows(tmp_path / "old.ts")] == [[1, 2, 3], [4, 5]]
+    assert [(at, row[:, 0].tolist()) for at, row in read_rows(tmp_path / "old.ts")] == found
     skipped = []
-    (tmp_path / "bad.tsv").write_text("a\t1\t2\na\tinf\t2\n")
-    assert len(read_rows(tmp_path / "bad.tsv", skipped)) == 1 and "line 2" in skipped[0]
+    (tmp_path / "bad.tsv").write_text("a\t1\t2\na\tinf\t2\na\t3\t4\n")
+    assert [place for place, _ in read_rows(tmp_path / "bad.tsv", skipped)] == ["row 1", "row 3"]
+    assert len(skipped) == 1 and "line 2" in skipped[0]
+    saved(tmp_path / "both.npz", X=ONES[:1], y=[0], X_test=ONES[:2], y_test=[0, 1])
+    assert [place for place, _ in read_rows(tmp_path / "both.npz")] == ["train, row 1", "test, row 1", "test, row 2"]

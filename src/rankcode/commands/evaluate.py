@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rankcode.commands.left_out import say_left_out
 from rankcode.distributed import own_device
 from rankcode.metrics import THRESHOLDS, Curve, Report, evaluate, tradeoff
-from rankcode.rules import Never, Threshold
+from rankcode.rules import Never, Rule, Threshold
 from rankcode.run_folder import RunFolder
-from rankcode.settings import written_objective, written_task
+from rankcode.settings import written_rule, written_task
 from rankcode.tasks import rows_for
 
 
@@ -49,18 +49,21 @@ class Evaluate:
         network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
         if self.on is None:
             task = written_task(written, self.test_rows, self.data, self.skip_bad)
+            say_left_out(getattr(task, "left_out", ()))
         elif self.data is not None or self.test_rows is not None:
             raise ValueError("--on takes all of its own data: it does not go with --data or --test-rows")
         else:
             task = rows_for(network, self.on, self.skip_bad)
             say_left_out(task.left_out)
-        own = written_objective(written["objective"]).rule
-        rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)} if self.threshold is not None else {}
-        if not rules and isinstance(own, Never):
+        rules: dict[str, Rule]
+        if self.threshold is not None:
+            rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)}
+        elif isinstance(own := written_rule(written["objective"]), Never):
             rules = {"at the end": own, "first spike, θ = 0.95": Threshold()}
+        else:
+            rules = {"": own}
         reports = {
-            name: evaluate(network, task, rule, self.split, self.alpha, progress=True)
-            for name, rule in (rules or {"": own}).items()
+            name: evaluate(network, task, rule, self.split, self.alpha, progress=True) for name, rule in rules.items()
         }
         if self.json:
             print(json.dumps({name or "report": report.as_dict() for name, report in reports.items()}, indent=2))
@@ -99,25 +102,25 @@ class Tradeoff:
             raise ValueError("name the folder of at least one run")
         Path(self.output).parent.mkdir(parents=True, exist_ok=True)
         written = {path: RunFolder(path).config() for path in self.run_folders}
-        tasks = [written_task(config, self.test_rows, self.data) for config in written.values()]
-        tasks = [replace(task, augment=False) if hasattr(task, "augment") else task for task in tasks]  # not in tests
-        for path, task in zip(written, tasks, strict=True):
-            if task != tasks[0]:
+        tasks = {path: written_task(config, self.test_rows, self.data) for path, config in written.items()}
+        first = tasks[self.run_folders[0]]
+        for path, task in tasks.items():
+            if _to_compare(task) != _to_compare(first):
                 raise ValueError(f"{path} and {self.run_folders[0]} are runs on different data, or of different tasks")
         curves: dict[str, Curve] = {}
         for path, config in written.items():
             network = RunFolder(path).model(self.model or config["training"]["finish_with"])
             network.to(own_device(self.device))
-            curves[path] = tradeoff(network, tasks[0], self.thresholds, self.split, progress=True)
+            curves[path] = tradeoff(network, tasks[path], self.thresholds, self.split, progress=True)
             print(f"{path}: area under the curve {curves[path].area:.4f}")
             print("     θ   accuracy  mean steps   fired")
             for threshold, accuracy, steps, fired in zip(
                 curves[path].thresholds, curves[path].accuracy, curves[path].mean_steps, curves[path].fired, strict=True
             ):
                 print(f"{threshold:6g}   {100 * accuracy:6.2f} %  {steps:10.2f}  {100 * fired:5.1f} %")
-        limits = tasks[0].limit_curves() if hasattr(tasks[0], "limit_curves") else {}
+        limits = first.limit_curves() if hasattr(first, "limit_curves") else {}
         content = {
-            "task": tasks[0].name,
+            "task": first.name,
             "split": self.split,
             "curves": {name: curve.as_dict() for name, curve in curves.items()},
             "limits": {name: {"accuracy": a.tolist(), "mean_steps": s.tolist()} for name, (a, s) in limits.items()},
@@ -127,6 +130,11 @@ class Tradeoff:
         named = curves if len(set(short.values())) < len(short) else {short[path]: curves[path] for path in curves}
         plot_tradeoff(named, limits).savefig(f"{self.output}.png", dpi=150)
         print(f"wrote {self.output}.png and {self.output}.json")
+
+
+def _to_compare(task: Any) -> Any:
+    """A task without what does not change its test data: how it is altered in training, or laid out for a cell."""
+    return replace(task, **{name: False for name in ("augment", "flat") if hasattr(task, name)})
 
 
 def report_table(report: Report) -> str:

@@ -15,10 +15,10 @@ from rankcode.data import BadData
 from rankcode.distributed import own_device
 from rankcode.model_file import load
 from rankcode.network import Network
-from rankcode.prediction import Prediction, predict
+from rankcode.prediction import Prediction, predict, predict_file
 from rankcode.rules import Rule, Threshold
 from rankcode.run_folder import RunFolder
-from rankcode.settings import written_objective
+from rankcode.settings import written_rule
 from rankcode.tasks.sound import sound_files
 
 
@@ -31,7 +31,7 @@ class Predict:
     files: tuple[str, ...]
     """Sound files, folders of them, or .npz, .ts, .tsv and .arff files, as the network was trained on."""
     threshold: float | None = None
-    """θ to answer at. Default: that of the training, and 0.95 for a model file."""
+    """θ to answer at. Default: that of the training; 0.95 where it had none."""
     skip_bad: bool = False
     """Go on where a file cannot be used, and say which."""
     device: str = "auto"
@@ -42,8 +42,8 @@ class Predict:
     def run(self) -> None:
         if not self.files:
             raise ValueError("name at least one file")
-        if Path(self.model).is_dir():
-            written_objective(RunFolder(self.model).config()["objective"])  # refuses what only Python can use
+        if Path(self.model).is_dir() and self.threshold is None:
+            written_rule(RunFolder(self.model).config()["objective"])  # refuses what only Python can use
         network = load(self.model).to(own_device(self.device))
         rule = None if self.threshold is None else Threshold(self.threshold)
         answered = 0
@@ -64,24 +64,25 @@ class Predict:
         if not isinstance(network.front_end, Audio):
             for file in self.files:
                 skipped: list[str] | None = [] if self.skip_bad else None
-                answers = self._usable(lambda file, bad=skipped: predict(network, file, rule, bad), [Path(file)])
+                answers = self._usable(lambda file, bad=skipped: predict_file(network, file, rule, bad), [Path(file)])
                 say_left_out(skipped or ())
-                for row, answer in enumerate(next(iter(answers.values()), []), start=1):
-                    yield f"{file}, row {row}", answer
+                for _, found in answers:
+                    yield from found
             return
         files = [file for name in self.files for file in _sound_files(Path(name))]
         rate = network.front_end.log_mel.rate
         for first in range(0, len(files), 64):
             waveforms = self._usable(lambda file: read_audio(file, rate), files[first : first + 64])
             if waveforms:
-                yield from zip(map(str, waveforms), predict(network, list(waveforms.values()), rule), strict=True)
+                places, values = zip(*waveforms, strict=True)
+                yield from zip(map(str, places), predict(network, values, rule), strict=True)
 
-    def _usable(self, read: Callable[[Path], Any], files: list[Path]) -> dict[Path, Any]:
-        """What was read of each file; one that cannot be used is an error, or left out and named."""
-        found = {}
+    def _usable(self, read: Callable[[Path], Any], files: list[Path]) -> list[tuple[Path, Any]]:
+        """Each file and what was read of it; one that cannot be used is an error, or left out and named."""
+        found = []
         for file in files:
             try:
-                found[file] = read(file)
+                found.append((file, read(file)))
             except (BadData, FileNotFoundError) as error:
                 if not self.skip_bad:
                     hint = "" if "--skip-bad" in str(error) else "; --skip-bad goes on without"

@@ -91,11 +91,16 @@ class Resume:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         written = folder.config()
-        training = Training(**written["training"], folder=self.run_folder, device=self.device, resume=True)
+        logged = any(folder.path.glob("events.out.tfevents*"))
+        where: Any = {"folder": self.run_folder, "device": self.device, "tensorboard": logged}
+        training = Training(**written["training"], **where, resume=True)
         network = build(written["network"], folder.path / "config.json")
+        task, objective = written_task(written, data=self.data), written_objective(written["objective"])
         if self.data is not None:
+            _ = task.train  # what is not there, or is not what was trained on, is not written down
             folder.move_data(self.data)
-        _fit(network, written_task(folder.config()), written_objective(written["objective"]), training)
+            task = written_task(folder.config())
+        _fit(network, task, objective, training)
 
 
 def _fit(network: Network, task: Any, objective: Objective, config: Training) -> None:

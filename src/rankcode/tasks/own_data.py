@@ -26,6 +26,7 @@ from .sound import NOISE, Sound, digest, folders, sound_files
 
 SPLITS = ("training", "validation", "test")
 ARRAYS = "arrays"  # the path of data that came from no path
+FINE = 1e4  # a mean so many times the deviation, and 32 bits would hold too little of what varies
 OTHER = "unknown"  # the class that stands for every label a network was not taught
 
 
@@ -49,6 +50,9 @@ class SeriesCollection:
     def __init__(self, found: dict[str, Series], left_out: list[str]):
         self.left_out = left_out
         self.values = [torch.from_numpy(row) for series in found.values() for row in series.values]
+        scale = Standardise.of(self.values)
+        if all(abs(mean) < FINE * deviation for mean, deviation in zip(scale.mean, scale.deviation, strict=True)):
+            self.values = [row.float() for row in self.values]
         self.channels = self.values[0].shape[1]
         self.labels = np.array([label for series in found.values() for label in series.labels])
         given = found if len(found) > 1 else {"": next(iter(found.values()))}

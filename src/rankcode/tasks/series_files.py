@@ -25,8 +25,9 @@ QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 class Series(NamedTuple):
     """The rows of one split."""
 
-    values: list[np.ndarray]  # one float32 [steps, channels] for each row, each of its own length; NaN: missing
+    values: list[np.ndarray]  # one [steps, channels] for each row, each of its own length; NaN: missing
     labels: list[str]  # the user's own names
+    places: list[int]  # which rows these are of all in the file, from 1 on
 
 
 def is_series(path: str | Path) -> bool:
@@ -60,13 +61,20 @@ def read_series(path: str | Path, skipped: list[str] | None = None, alone: bool 
     return {name: found[name] for name in SPLITS if name in found}
 
 
-def read_rows(path: str | Path, skipped: list[str] | None = None) -> list[np.ndarray]:
-    """The rows of a file to answer to, or of a folder; an .npz and a .ts need not have labels."""
+def read_rows(path: str | Path, skipped: list[str] | None = None) -> list[tuple[str, np.ndarray]]:
+    """The rows of a file to answer to, or of a folder, each with its place: 'row 3', or 'test, row 3' where there are
+    several splits. An .npz and a .ts need not have labels."""
     path = Path(path)
     reader = {".ts": _read_ts, ".npz": _read_npz}.get(path.suffix.lower())
     if reader is None or not path.is_file():
-        return [row for series in read_series(path, skipped, alone=True).values() for row in series.values]
-    return [row for series in reader(path, skipped, labelled=False).values() for row in series.values]
+        splits = read_series(path, skipped, alone=True)
+    else:
+        splits = reader(path, skipped, labelled=False)
+    return [
+        (f"row {place}" if len(splits) == 1 else f"{split}, row {place}", values)
+        for split, series in splits.items()
+        for place, values in zip(series.places, series.values, strict=True)
+    ]
 
 
 # Which files
@@ -139,8 +147,8 @@ def _collect(
     padded: bool = True,
 ) -> Series:
     """Every row that is good. `rows` are (where, what is there), and `parse` makes values and label of the latter."""
-    series, message = Series([], []), ""
-    for where, content in rows:
+    series, message = Series([], [], []), ""
+    for place, (where, content) in enumerate(rows, start=1):
         try:
             values, label = parse(content)
             values, label = _checked_values(values, padded), _label_name(label)
@@ -158,18 +166,20 @@ def _collect(
         else:
             series.values.append(values)
             series.labels.append(label)
+            series.places.append(place)
     if not series.values:
         raise BadData(f"{message} (and no other row is good)" if message else f"{path}: it has no rows")
     return series
 
 
 def _checked_values(values: np.ndarray, padded: bool) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
+    values = values.astype(np.promote_types(values.dtype, np.float32))
     there = np.flatnonzero(~np.isnan(values).all(axis=1))
     if len(there) == 0:
         raise BadData("all of its values are missing")
-    if np.isinf(values).any():
+    with np.errstate(over="ignore"):
+        large = np.isinf(values.astype(np.float32)).any()
+    if large:
         raise BadData("it has a value that is infinite, or too large for 32 bits")
     return values[: there[-1] + 1] if padded else values
 
