@@ -786,3 +786,32 @@ def test_cells_that_read_images_differently_are_compared(tmp_path, capsys):
         main(["train", "temporal-digits", *few, "--cell", cell, "--folder", str(tmp_path / cell)])
     main(["tradeoff", str(tmp_path / "lstm"), str(tmp_path / "conv-lstm"), *CPU, "--output", str(tmp_path / "both")])
     assert len(json.loads((tmp_path / "both.json").read_text())["curves"]) == 2
+
+
+def test_what_does_not_go_together_is_said_of_the_right_thing(trained):
+    run, data = str(trained / "series-run"), str(trained / "levels.npz")
+    says(["evaluate", run, "--on", data, "--split", "validation", *CPU], "--on takes all of its own data")
+    says(["evaluate", run, "--alpha", "-2", *CPU], "alpha, the weight of earliness, must be at least 0")
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", run, data, "--threshold", "7", *CPU])
+    assert "threshold 7 is outside" in str(stop.value) and "levels.npz" not in str(stop.value)
+
+
+def test_a_run_kept_without_its_checkpoint_cannot_go_on(trained, tmp_path):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["network"].pop("label_names")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    says(["resume", str(tmp_path / "run"), *CPU], "has no checkpoint.pt: there is nothing to go on from")
+
+
+def test_the_picture_of_a_trade_off_says_what_it_leaves_out(trained, tmp_path):
+    from rankcode.plots import plot_tradeoff
+
+    def said(accuracy):
+        few = (0.5, 0.9, 0.99)
+        curve = rc.metrics.Curve(few, accuracy, (1.0, 4.0, 6.0), (0.1, 0.4, 0.6), (1.0,) * 3, None, 0.3, 0.5)
+        return [text.get_text() for text in plot_tradeoff({"run": curve}).axes[0].texts]
+
+    assert said((0.3, 0.8, 0.9)) == ["1 points with θ < 0.8 are further down"] and said((0.8, 0.8, 0.9)) == []

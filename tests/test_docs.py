@@ -63,6 +63,7 @@ def test_your_own_cell_and_data(monkeypatch, tmp_path, capsys):
     assert page.gestures.label_names == ("left", "right")
     assert all(answer.label in ("left", "right") for answer in page.answers)
     assert all(torch.equal(a, b) for a, b in zip(page.again.parameters(), page.leaky.parameters(), strict=True))
+    assert page.doubtful_report.accuracy > 0.85 and page.doubtful_report.earliness < 0.9
     assert page.calm.accuracy > 0.85 and page.calm.earliness < 1
     assert "stepwise" in capsys.readouterr().out
 

@@ -161,3 +161,37 @@ def test_beta_may_be_a_number_of_numpy():
     result = SimpleNamespace(at_answer=lambda: logits)
     for beta in (np.float32(0.25), np.float64(0.25), lambda progress: np.float32(0.25)):
         assert rc.AtSpike(beta=beta).loss(result, labels) == rc.AtSpike(beta=0.25).loss(result, labels)
+
+
+class Own(rc.Objective):
+    """With what is wrong with it."""
+
+    def __init__(self, losses=None, **parts):
+        self.losses = losses
+        self.__dict__ |= parts
+
+    def row_losses(self, result, labels, progress=0.0):
+        return self.losses(result.at_answer())
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (Own(keep="answer"), "an objective has a rule, and keep = 'answer' or 'read'"),
+        (Own(rule=rc.Never()), "an objective has a rule, and keep = 'answer' or 'read'"),
+        (Own(rule=rc.Never(), keep="all"), "an objective has a rule, and keep = 'answer' or 'read'"),
+        (Own(rule=0.9, keep="answer"), r"a rule is needed, not 0.9: Threshold\(0.9\) is one"),
+        (Own(lambda logits: logits, rule=rc.Never(), keep="answer"), r"a loss for each row, \[5\], not \[5, 3\]"),
+        (Own(lambda logits: logits.mean(), rule=rc.Never(), keep="answer"), r"a loss for each row, \[5\], not \[\]"),
+    ],
+    ids=["no rule", "no keep", "other keep", "no rule but a number", "a loss for each class", "one loss"],
+)
+def test_what_is_wrong_with_an_objective_of_ones_own_is_said(own, message):
+    with pytest.raises(ValueError, match=message):
+        own(rc.Network(rc.cells.GRU(2, 4), 3), torch.randn(5, 4, 2), torch.arange(5) % 3)
+
+
+@pytest.mark.parametrize("points", [(0.1,), ((0, "a"),), ((0, 1, 2),), (None,)], ids=str)
+def test_what_is_no_switch(points):
+    with pytest.raises(ValueError, match=r"^a Switch needs pairs \(share, value\) of numbers, not "):
+        rc.Switch(*points)

@@ -288,3 +288,29 @@ def test_the_time_of_training_goes_on_with_the_run(tmp_path, monkeypatch):
     again = TrainingState(make_network(), CONFIG, Processes(), torch.device("cpu"))
     again.restore(state.checkpoint())
     assert 100 <= again.training_seconds < 110
+
+
+class Own(rc.Objective):
+    keep = "answer"
+
+    def __init__(self, threshold: float, power: int):
+        self.rule, self.power, self.seen = rc.Threshold(threshold), power, []
+
+    def row_losses(self, result, labels, progress=0.0):
+        self.seen.append(progress)
+        return result.at_answer().square().sum(1) ** self.power
+
+
+def test_a_resume_with_another_objective_of_ones_own_says_what_differs(tmp_path):
+    fit(tmp_path / "run", objective=Own(0.8, 1))
+    fit(tmp_path / "run", resume=True, objective=Own(0.8, 1))
+    for other, message in ((Own(0.9, 1), "objective.rule.threshold is 0.8"), (Own(0.8, 2), "objective.power is 1")):
+        assert_refused(tmp_path / "run", message, resume=True, objective=other)
+
+
+def test_a_resume_on_arrays_with_other_values_is_refused(tmp_path):
+    inputs, labels = torch.randn(10, 5, 1), torch.arange(10) % 2
+    fit(tmp_path / "run", task=(inputs, labels))
+    fit(tmp_path / "run", resume=True, task=(inputs.clone().numpy(), labels))
+    for other in ((inputs + 1, labels), (inputs, 1 - labels), (inputs, labels, torch.full((10,), 4))):
+        assert_refused(tmp_path / "run", "task.fingerprint is ", resume=True, task=other)

@@ -96,7 +96,10 @@ def test_what_is_stored_may_be_any_number(given, gives):
 def test_series_of_another_shape_are_named(shape):
     with pytest.raises(ValueError) as error:
         Standardise((0.0, 0.0), (1.0, 1.0))(torch.zeros(shape))
-    assert str(error.value) == f"series must have shape [rows, steps, 2], not {list(shape)}"
+    if len(shape) == 3:
+        assert str(error.value) == "the series have 3 values a step, and the network reads 2"
+    else:
+        assert str(error.value) == f"series must have shape [rows, steps, 2], not {list(shape)}"
 
 
 def test_the_number_of_threads_does_not_matter():

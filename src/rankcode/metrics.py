@@ -129,6 +129,8 @@ def evaluate(
     `rule` is by default the network's own, or else `Threshold(0.95)`; `rows` is how many are run at once; `progress`
     shows a bar.
     """
+    if not alpha >= 0:
+        raise ValueError(f"alpha, the weight of earliness, must be at least 0, not {alpha}")
     device = next(network.parameters()).device
     columns, first = [], 0  # (label, right, steps, earliness, fired, loss) of each row
     source = source_of(network, task, split)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,7 +34,10 @@ class Switch:
     points: tuple[tuple[float, float], ...]
 
     def __init__(self, *points: tuple[float, float]):
-        object.__setattr__(self, "points", tuple((float(share), float(value)) for share, value in points))
+        try:
+            object.__setattr__(self, "points", tuple((float(share), float(value)) for share, value in points))
+        except (TypeError, ValueError):
+            raise ValueError(f"a Switch needs pairs (share, value) of numbers, not {points!r}") from None
         shares = [share for share, _ in self.points]
         if not shares or shares[0] != 0 or shares != sorted(shares) or shares[-1] > 1:
             raise ValueError("a Switch needs pairs (share, value), the shares rising from 0 to at most 1")
@@ -66,6 +69,8 @@ class Objective(ABC):
         """`progress` is the share of training done, 0…1, for a β that is a schedule. `expected_steps` [rows], where
         rows will probably answer, makes some engines faster. `check=False` takes the values of inputs, labels and
         lengths as they are: checks wait for the GPU."""
+        if not hasattr(self, "rule") or getattr(self, "keep", None) not in get_args(Keep):
+            raise ValueError(f"an objective has a rule, and keep = {' or '.join(map(repr, get_args(Keep)))}")
         check_rule(self.rule, network.activation, network.classes)
         check_rows_apart(network)
         ragged = lengths is not None
@@ -78,7 +83,10 @@ class Objective(ABC):
         return self.loss(result, labels, progress), result.decision
 
     def loss(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return self.row_losses(result, labels, progress).mean()
+        losses = self.row_losses(result, labels, progress)
+        if losses.shape != labels.shape:
+            raise ValueError(f"row_losses gives a loss for each row, [{len(labels)}], not {list(losses.shape)}")
+        return losses.mean()
 
     def beta_at(self, progress: float) -> float:
         """β when this share of training is done: all that changes in an objective."""

@@ -62,6 +62,10 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     lowest = min(lowest, highest - 5)  # a few hundredths of a point are not to fill the picture
     margin = 0.05 * (highest - lowest) + 0.1
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
+    below = sum(100 * a < lowest - margin for curve in curves.values() for a in curve.accuracy)
+    if below:
+        text = f"{below} points with θ < 0.8 are further down"
+        axes.annotate(text, (0, 0), (4, 4), "axes fraction", "offset points", fontsize=8, color=GREY)
     axes.legend(frameon=False, loc="lower right")
     plain(axes)
     return figure

@@ -78,12 +78,11 @@ class RunFolder:
             return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
+        if not (self.path / "checkpoint.pt").exists() and (self.records() or any(self.path.glob("*.safetensors"))):
+            raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
         self.check(settings)
         self._hold()
-        checkpoint = self.checkpoint()
-        if checkpoint is None and (self.records() or any(self.path.glob("*.safetensors"))):
-            raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
-        return checkpoint
+        return self.checkpoint()
 
     def check(self, settings: dict[str, Any]) -> None:
         """Whether the run has these settings."""

@@ -19,7 +19,7 @@ def standard_network(
     cell: CellName,
     units: int,
     layers: int = 1,
-    decay: float = 0.2,
+    decay: float | None = None,
     hidden: int | None = None,
     kernel: int | None = None,
 ) -> Network:
@@ -31,7 +31,12 @@ def standard_network(
         raise ValueError(f"{'layers' if layers != 1 else 'hidden'} is for lstm and gru, not for {cell}")
     if cell not in ("conv-lstm", "conv-lif") and kernel is not None:
         raise ValueError(f"kernel is for conv-lstm and conv-lif, not for {cell}")
-    kernel = 3 if kernel is None else kernel
+    if cell not in ("lif", "conv-lif") and decay is not None:
+        raise ValueError(f"decay is for lif and conv-lif, not for {cell}")
+    for name, value in {"units": units, "layers": layers, "hidden": hidden}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    kernel, decay = 3 if kernel is None else kernel, 0.9 if decay is None else decay
     if cell == "conv-lstm":
         return Network(cells.ConvLSTM(shape[0], units, shape[1:], kernel), outputs)
     if cell in ("lstm", "gru"):

@@ -27,8 +27,10 @@ class Standardise:
         return (len(self.mean),)
 
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if stored.dim() != 3 or stored.shape[2] != len(self.mean):
+        if stored.dim() != 3:
             raise ValueError(f"series must have shape [rows, steps, {len(self.mean)}], not {list(stored.shape)}")
+        if stored.shape[2] != len(self.mean):
+            raise ValueError(f"the series have {stored.shape[2]} values a step, and the network reads {len(self.mean)}")
         stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
         mean, deviation = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.deviation))
         inputs = (stored - mean) / deviation

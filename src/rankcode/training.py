@@ -86,8 +86,9 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
         step = group.wrap(_Step(network, objective, config, device), device)
         state = TrainingState(network, config, group, device)
         update = _Update(step, state, _Answers(source, config, device, group.count))
-        settings = _settings(network, task, source, objective, config)
-        checkpoint = group.from_first(lambda: folder.begin(settings, config.resume) if folder else None)
+        checkpoint = group.from_first(
+            lambda: folder.begin(_settings(network, task, source, objective, config), config.resume) if folder else None
+        )
         if checkpoint is not None:
             state.restore(checkpoint)
         if folder is not None:
@@ -337,7 +338,8 @@ def _settings(network: Network, task: Any, source: Source, objective: Objective,
     if is_dataclass(task):
         data = {field.name: _describe(getattr(task, field.name)) for field in fields(task)}
     else:
-        data = {"inputs": list(source.inputs.shape)} if isinstance(source, Arrays) else {}
+        arrays = isinstance(source, Arrays)
+        data = {"inputs": list(source.inputs.shape), "fingerprint": source.fingerprint()} if arrays else {}
     return {"task": {"name": str(getattr(task, "name", "own data")), **data}, **described(network, objective, config)}
 
 
@@ -352,7 +354,7 @@ def described(network: Network, objective: Objective, config: Training) -> dict[
 
 
 def _describe(part: Any) -> Any:
-    """A dataclass by name and fields; what is not data, by its name alone."""
+    """A dataclass by name and fields; anything else by its name and those attributes that are plain, or rules."""
     if part is None or isinstance(part, str | bool):
         return part
     if isinstance(part, Number):
@@ -361,5 +363,7 @@ def _describe(part: Any) -> Any:
         return [_describe(item) for item in part]
     name = type(part).__name__
     if not is_dataclass(part):
-        return {"own": getattr(part, "__qualname__", name)}
+        held = getattr(part, "__dict__", {}).items()
+        known = {key: _describe(each) for key, each in held if isinstance(each, Number | str | Rule)}
+        return {"own": getattr(part, "__qualname__", name), **known}
     return {"kind": name, **{field.name: _describe(getattr(part, field.name)) for field in fields(part)}}

@@ -103,7 +103,7 @@ def _number(value: Any) -> bool:
 
 _NUMBERS = (  # fields, what they must be, and whether a value is
     (("examples", "rows", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
-    (("seed",), "a whole number, at least 0", lambda v: _whole(v) and v >= 0),
+    (("seed",), "a whole number, at least 0 and below 2⁶³", lambda v: _whole(v) and 0 <= v < 2**63),
     (("epochs", "rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
     (("clip",), "a number above 0, or inf", lambda v: (_number(v) or v == math.inf) and v > 0),
     (("weight_decay",), "a number, at least 0", lambda v: _number(v) and v >= 0),

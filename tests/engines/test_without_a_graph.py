@@ -190,8 +190,39 @@ def test_what_it_cannot_run_it_says():
         network = rc.Network(rc.cells.LSTM(4, 5), 3, nn.Sequential(nn.Linear(5, 3), part))
         assert reason is None or reason in (cpu.can_run(network, inputs) or "")
         assert cpu.can_run(network.eval(), inputs) is None
-    assert choose(lstm, inputs, rc.Never()).name == "cpu"
-    assert choose(network, inputs, rc.Never()).name == "cpu"
+
+
+def test_which_engine_a_cpu_gets():
+    """Training a small LSTM is faster with PyTorch's own loop, answering with it is not, and no other cell has one."""
+    small, large = torch.randn(8, 3, 4), torch.randn(200, 3, 4)
+    lstm, gru = (rc.Network(kind(4, 70), 3) for kind in (rc.cells.LSTM, rc.cells.GRU))
+    found = choose(lstm, small, rc.Threshold(0.9))
+    assert found.name == "whole" and found.reason.endswith("not cpu: the steps are too small for a loop in Python")
+    assert choose(lstm, large, rc.Threshold(0.9)).name == "cpu"
+    assert choose(gru, small, rc.Threshold(0.9)).name == "cpu"
+    assert choose(rc.Network(rc.cells.LSTM(4, 70), 3).double(), small.double(), rc.Threshold(0.9)).name == "cpu"
+    with torch.no_grad():
+        assert choose(lstm, small, rc.Threshold(0.9)).name == "cpu"
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_the_number_of_threads_is_given_back(rows):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        network = rc.Network(rc.cells.GRU(4, 50), 3)
+        seen = []
+        network.readout.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+        inputs, labels = torch.randn(rows, 5, 4), torch.arange(rows) % 3
+        loss, _ = rc.AtSpike(0.9)(network, inputs, labels, engine="cpu")
+        assert set(seen) == {1 if rows == 3 else 3} and torch.get_num_threads() == 3
+        loss.backward()
+        assert torch.get_num_threads() == 3
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            run(network, torch.randn(rows, 5, 7), torch.full((rows,), 5), rc.Never(), "answer", "cpu")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])

@@ -725,3 +725,10 @@ def test_what_varies_little_around_a_large_mean_is_kept(offset, width):
     inputs = torch.cat([batch.inputs for batch in task.train.scan(7, "cpu")])
     expected = (signal[task._index["train"]] - signal[task._index["train"]].mean()) / signal[task._index["train"]].std()
     assert np.abs(inputs[..., 0].numpy() - expected).max() < 1e-3
+
+
+def test_a_bad_row_of_an_array_is_answered_in_terms_of_python():
+    values = np.ones((4, 5))
+    values[2] = np.nan
+    with pytest.raises(BadData, match=r"X\[2\] of train: all of its values are missing; skip_bad=True leaves it out$"):
+        OwnData.of(values, [0, 1, 0, 1])

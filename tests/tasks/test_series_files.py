@@ -163,7 +163,7 @@ ONES = np.ones((2, 3))
         (dict(X=ONES, y=[1, 2], X_test=ONES), ["test"]),
         (dict(X=ONES, y=[1, 2], y_test=[1, 2]), ["test"]),
         (dict(X_test=ONES, y_test=[1, 2]), ["train"]),
-        (dict(inputs=ONES), ["train"]),
+        (dict(inputs=ONES), ["must hold arrays X and y, and holds inputs"]),
         (dict(X=ONES, X_train=ONES, y=[1, 2]), ["X", "X_train"]),
         (dict(X=np.array([[1], [1, 2]], dtype=object), y=[1, 2]), ["X", "pad", "lengths"]),
         (dict(X=ONES, y=np.array(["a", 1], dtype=object)), ["y", "y.astype(str)"]),

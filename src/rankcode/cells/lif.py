@@ -42,6 +42,8 @@ class _LIF(nn.Module):
         super().__init__()
         if emits not in ("spikes", "membranes"):
             raise ValueError(f"emits must be 'spikes' or 'membranes', not {emits!r}")
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay, what a membrane keeps from step to step, must be within 0…1, not {decay}")
         self.threshold, self.decay, self.width, self.emits = threshold, decay, width, emits
 
     def settings(self) -> dict:

@@ -24,8 +24,8 @@ class Evaluate:
     """Folder of the run."""
     threshold: float | None = None
     """θ to answer at. Default: the rule of the training; for training that never fires, the end and θ = 0.95."""
-    split: Literal["test", "validation"] = "test"
-    """Which data."""
+    split: Literal["test", "validation"] | None = None
+    """Which data. Default: test."""
     model: Literal["best", "last"] | None = None
     """Which weights of the run. Default: those the training finished with."""
     alpha: float = 0.5
@@ -50,11 +50,12 @@ class Evaluate:
         if self.on is None:
             task = written_task(written, self.test_rows, self.data, self.skip_bad)
             say_left_out(getattr(task, "left_out", ()))
-        elif self.data is not None or self.test_rows is not None:
-            raise ValueError("--on takes all of its own data: it does not go with --data or --test-rows")
+        elif (self.data, self.test_rows, self.split) != (None, None, None):
+            raise ValueError("--on takes all of its own data: it does not go with --data, --test-rows or --split")
         else:
             task = rows_for(network, self.on, self.skip_bad)
             say_left_out(task.left_out)
+        split = self.split or "test"
         rules: dict[str, Rule]
         if self.threshold is not None:
             rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)}
@@ -63,13 +64,13 @@ class Evaluate:
         else:
             rules = {"": own}
         reports = {
-            name: evaluate(network, task, rule, self.split, self.alpha, progress=True) for name, rule in rules.items()
+            name: evaluate(network, task, rule, split, self.alpha, progress=True) for name, rule in rules.items()
         }
         if self.json:
             print(json.dumps({name or "report": report.as_dict() for name, report in reports.items()}, indent=2))
             return
         for name, report in reports.items():
-            rows = f"{self.split} rows" if self.on is None else f"rows of {self.on}"
+            rows = f"{split} rows" if self.on is None else f"rows of {self.on}"
             print(f"{self.run_folder} on {report.rows:,} {rows}{', ' if name else ''}{name}")
             print(report_table(report))
 

@@ -16,7 +16,7 @@ from rankcode.distributed import own_device
 from rankcode.model_file import load
 from rankcode.network import Network
 from rankcode.prediction import Prediction, predict, predict_file
-from rankcode.rules import Rule, Threshold
+from rankcode.rules import Rule, Threshold, check_rule
 from rankcode.run_folder import RunFolder
 from rankcode.settings import written_rule
 from rankcode.tasks.sound import sound_files
@@ -46,6 +46,8 @@ class Predict:
             written_rule(RunFolder(self.model).config()["objective"])  # refuses what only Python can use
         network = load(self.model).to(own_device(self.device))
         rule = None if self.threshold is None else Threshold(self.threshold)
+        if rule is not None:
+            check_rule(rule, network.activation, network.classes)  # now: it is not the fault of a file
         answered = 0
         for place, answer in self._answers(network, rule):
             answered += 1

@@ -55,8 +55,8 @@ class Train:
     """Units of a hidden layer (ReLU) between an LSTM or GRU and the outputs. Default: no such layer."""
     kernel: int | None = None
     """Width of the convolutions of a conv-lstm or conv-lif, an odd number. Default: 3."""
-    decay: float = 0.9
-    """What a spiking cell's membrane keeps from step to step; the paper has 0.2."""
+    decay: float | None = None
+    """What a spiking cell's membrane keeps from step to step. Default: 0.9; the paper has 0.2."""
     training: Training = field(default_factory=Training)
 
     def run(self) -> None:

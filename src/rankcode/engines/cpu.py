@@ -9,6 +9,8 @@ saved.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +26,8 @@ from rankcode.state import map_state
 
 BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
 FEW = 32  # rows; with fewer the work around a block counts for more, and blocks are twice as long
+SMALL = 1_000_000  # products a gate and step; with fewer, training an LSTM with PyTorch's own loop is faster
+ALONE = 500_000  # with fewer, a second thread gains nothing, and where cores are busy waiting for it takes all the time
 SHORT, EARLY = 40, (1, 4)  # in sequences of so many steps the first blocks end here, for those who answer at once
 
 
@@ -40,7 +44,22 @@ def can_run(network: Network, inputs: Tensor) -> str | None:
     return None
 
 
+def slower(network: Network, inputs: Tensor) -> str | None:
+    """Why PyTorch's own loop over whole sequences is faster, or None. Its steps are not in Python: what early answers
+    save does not make up for that in small networks."""
+    cell, wanted = network.cell, torch.is_grad_enabled() and any(part.requires_grad for part in network.parameters())
+    fused = type(cell) is LSTM and inputs.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    if wanted and fused and _products(cell, len(inputs)) < SMALL:
+        return "the steps are too small for a loop in Python"
+    return None
+
+
 def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
+    with _threads(network.cell, len(inputs)):
+        return _run(network, inputs, lengths, rule, keep)
+
+
+def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     if reason := can_run(network, inputs):
         raise ValueError(f"the engine cpu cannot run this network: {reason}")
     inputs = inputs.contiguous()
@@ -57,6 +76,25 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     at_answer = (found.step == found.answered[found.row]).nonzero()[:, 0]
     answers = logits.detach()[at_answer[found.row[at_answer].argsort()]]
     return Run(decide_rows(network, rule, answers, found.answered, found.fired), logits, *found[1:3], lengths)
+
+
+def _products(cell: Any, rows: int) -> int:
+    """Products a gate and step."""
+    return rows * cell.units * (cell.inputs + cell.units)
+
+
+@contextmanager
+def _threads(cell: Any, rows: int) -> Iterator[None]:
+    """One thread for small steps."""
+    before = torch.get_num_threads()
+    if before == 1 or type(cell) not in (LSTM, GRU) or _products(cell, rows) >= ALONE:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Found(NamedTuple):
@@ -186,6 +224,7 @@ class _Fused(torch.autograd.Function):
         tensors = [(*block[2:6], *(part for layer in block.saved for part in layer)) for block in blocks]
         ctx.save_for_backward(inputs, *(part for block in tensors for part in block))
         ctx.layers, ctx.keep, ctx.blocks = layers.layers, keep, [block[:2] for block in blocks]
+        ctx.cell = network.cell
         ctx.mark_non_differentiable(*found[1:])
         return found
 
@@ -193,6 +232,11 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient, *_):  # type: ignore[override]
         inputs, *tensors = ctx.saved_tensors
+        with _threads(ctx.cell, len(inputs)):
+            return _Fused._backward(ctx, gradient, inputs, tensors)
+
+    @staticmethod
+    def _backward(ctx, gradient, inputs, tensors):
         into_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
         for layer in ctx.layers:
             layer.zero_gradients()

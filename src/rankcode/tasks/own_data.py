@@ -122,11 +122,14 @@ class OwnData(Splits[Rows]):
         numbers or strings. `validation` and `test` are (X, y[, lengths]) where they are not to be split off."""
         task, left_out = cls(ARRAYS, **settings), []
         given = {"train": (X, y, lengths), "validation": validation, "test": test}
-        found = {
-            split: series_of(*arrays, split=split, skipped=left_out if task.skip_bad else None)
-            for split, arrays in given.items()
-            if arrays is not None
-        }
+        try:
+            found = {
+                split: series_of(*arrays, split=split, skipped=left_out if task.skip_bad else None)
+                for split, arrays in given.items()
+                if arrays is not None
+            }
+        except BadData as error:
+            raise BadData(str(error).replace("--skip-bad", "skip_bad=True")) from None
         task.__dict__["collection"] = SeriesCollection(found, left_out)  # instead of what a path would give
         return task
 

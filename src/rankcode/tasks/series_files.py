@@ -337,6 +337,8 @@ def _read_npz(path: Path, skipped: list[str] | None, labelled: bool = True) -> d
             raise BadData(f"{path}: not an .npz file, or a damaged one") from None
         advice = "save y.astype(str)" if member[0] == "y" else "pad its rows and give their `lengths`"
         raise BadData(f"{path}: {member} is an array of objects: {advice}") from None
+    if not splits:
+        raise BadData(f"{path}: it must hold arrays X and y, and holds {', '.join(archive.files) or 'nothing'}")
     for arrays in splits.values():
         if not labelled and "X" in arrays:
             arrays.setdefault("y", np.zeros(len(np.atleast_1d(arrays["X"])), int))
