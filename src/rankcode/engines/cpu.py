@@ -115,7 +115,7 @@ class _Block(NamedTuple):
     live: Tensor  # [live]: the rows that run in it
     read: Tensor  # [live]: how many of its steps each of them read
     staying: Tensor  # which of them live on, as places in `live`
-    past: Tensor  # entries past an answer, as places in [steps · live]
+    inputs: Tensor  # [steps, live, features]
     saved: tuple[Any, ...]  # for each layer, what its steps left
 
 
@@ -179,7 +179,8 @@ def _read(
     first = 0
     while True:  # until every row has answered, which it does at its end
         count = _block(first, steps, len(live))
-        features, saved = layers.forward(_gathered(inputs, live, first, count))
+        x = _gathered(inputs, live, first, count)
+        features, saved = layers.forward(x)
         spikes, rule_state = _spikes(network, rule, features, first, rule_state)
         inside = torch.arange(count)[:, None]
         done = spikes | (inside + (first + 1) >= ends)
@@ -197,9 +198,9 @@ def _read(
         if saved is not None:
             past = (inside >= read).flatten().nonzero()[:, 0]
             if len(past):  # zero times NaN would be NaN
-                for part in (whole for layer in saved for whole in layer):
+                for part in (x, *(whole for layer in saved for whole in layer)):
                     part[-count:].flatten(0, 1).index_fill_(0, past, 0.0)
-            blocks.append(_Block(first, count, live, read, staying, past, saved))
+            blocks.append(_Block(first, count, live, read, staying, x, saved))
         if len(staying) == 0:
             break
         if len(leaving):
@@ -243,9 +244,6 @@ class _Fused(torch.autograd.Function):
         after: list[Any] = [None] * len(ctx.layers)  # gradients of the states that a block hands on
         entries = len(gradient)
         for block in reversed(_blocks(ctx.blocks, tensors)):
-            x = _gathered(inputs, block.live, block.first, block.steps)
-            if len(block.past):
-                x.flatten(0, 1).index_fill_(0, block.past, 0.0)
             if ctx.keep == "answer":
                 arriving = _at_answers(gradient, block)
             else:
@@ -253,7 +251,7 @@ class _Fused(torch.autograd.Function):
                 arriving = _at_read(gradient[entries - size : entries], block)
                 entries -= size
             for number in reversed(range(len(ctx.layers))):
-                below = block.saved[number - 1][1][1:] if number else x  # the outputs of the layer below
+                below = block.saved[number - 1][1][1:] if number else block.inputs  # the outputs of the layer below
                 needed = number > 0 or into_inputs is not None
                 arriving, after[number] = ctx.layers[number].backward(
                     below, block.saved[number], arriving, _spread(after[number], block), needed
@@ -269,9 +267,9 @@ def _blocks(places: list[tuple[int, int]], tensors: list[Tensor]) -> list[_Block
     size = len(tensors) // len(places)
     blocks = []
     for number, (first, steps) in enumerate(places):
-        live, read, staying, past, *saved = tensors[number * size : (number + 1) * size]
+        live, read, staying, x, *saved = tensors[number * size : (number + 1) * size]
         layers = tuple(tuple(saved[at : at + 3]) for at in range(0, len(saved), 3))
-        blocks.append(_Block(first, steps, live, read, staying, past, layers))
+        blocks.append(_Block(first, steps, live, read, staying, x, layers))
     return blocks
 
 
