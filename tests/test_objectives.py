@@ -187,8 +187,11 @@ class Own(rc.Objective):
     ids=["no rule", "no keep", "other keep", "no rule but a number", "a loss for each class", "one loss"],
 )
 def test_what_is_wrong_with_an_objective_of_ones_own_is_said(own, message):
+    network, batch = rc.Network(rc.cells.GRU(2, 4), 3), (torch.randn(5, 4, 2), torch.arange(5) % 3)
     with pytest.raises(ValueError, match=message):
-        own(rc.Network(rc.cells.GRU(2, 4), 3), torch.randn(5, 4, 2), torch.arange(5) % 3)
+        own(network, *batch)
+    with pytest.raises(ValueError, match=message):
+        rc.fit(network, batch, own, rc.Training(device="cpu", progress=False))
 
 
 @pytest.mark.parametrize("points", [(0.1,), ((0, "a"),), ((0, 1, 2),), (None,)], ids=str)

@@ -69,8 +69,7 @@ class Objective(ABC):
         """`progress` is the share of training done, 0…1, for a β that is a schedule. `expected_steps` [rows], where
         rows will probably answer, makes some engines faster. `check=False` takes the values of inputs, labels and
         lengths as they are: checks wait for the GPU."""
-        if not hasattr(self, "rule") or getattr(self, "keep", None) not in get_args(Keep):
-            raise ValueError(f"an objective has a rule, and keep = {' or '.join(map(repr, get_args(Keep)))}")
+        self.check()
         check_rule(self.rule, network.activation, network.classes)
         check_rows_apart(network)
         ragged = lengths is not None
@@ -81,6 +80,11 @@ class Objective(ABC):
         if check:
             check_read(inputs, result.decision.steps)
         return self.loss(result, labels, progress), result.decision
+
+    def check(self) -> None:
+        """Whether an objective of the user's own has what it must have."""
+        if not hasattr(self, "rule") or getattr(self, "keep", None) not in get_args(Keep):
+            raise ValueError(f"an objective has a rule, and keep = {' or '.join(map(repr, get_args(Keep)))}")
 
     def loss(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         losses = self.row_losses(result, labels, progress)

@@ -67,6 +67,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     config = config or Training()
     if not (isinstance(network, Network) and isinstance(objective, Objective) and isinstance(config, Training)):
         raise ValueError("fit takes a Network, a task, an objective such as AtSpike(0.95), and a Training")
+    objective.check()
     if config.tensorboard and config.folder is None:
         raise ValueError("tensorboard needs a folder: name it with folder (--folder)")
     device = own_device(config.device)
