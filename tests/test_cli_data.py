@@ -815,3 +815,25 @@ def test_the_picture_of_a_trade_off_says_what_it_leaves_out(trained, tmp_path):
         return [text.get_text() for text in plot_tradeoff({"run": curve}).axes[0].texts]
 
     assert said((0.3, 0.8, 0.9)) == ["1 points with θ < 0.8 are further down"] and said((0.8, 0.8, 0.9)) == []
+
+
+def test_data_is_not_moved_under_a_run_that_goes_on(trained, tmp_path):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    shutil.copy(trained / "levels.npz", tmp_path / "moved.npz")
+    before, held = (tmp_path / "run" / "config.json").read_bytes(), RunFolder(tmp_path / "run")
+    held._hold()
+    try:
+        says(["resume", str(tmp_path / "run"), *CPU, "--data", str(tmp_path / "moved.npz")], "another process")
+    finally:
+        held.close()
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_the_data_of_several_runs_is_read_once(trained, tmp_path, monkeypatch):
+    from rankcode.tasks import own_data
+
+    shutil.copytree(trained / "series-run", tmp_path / "again")
+    real, reads = own_data.read_collection, []
+    monkeypatch.setattr(own_data, "read_collection", lambda *given: reads.append(given) or real(*given))
+    main(["tradeoff", str(trained / "series-run"), str(tmp_path / "again"), *CPU, "--output", str(tmp_path / "curve")])
+    assert len(reads) == 1

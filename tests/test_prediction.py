@@ -397,3 +397,23 @@ def test_a_bad_row_is_named_by_its_place_in_all():
     values[ROWS + 3, 0] = np.inf
     with pytest.raises(ValueError, match=rf"^inputs hold NaN or infinity in row {ROWS + 3} of the data, step 1$"):
         rc.predict(series_network(), values)
+
+
+def test_arrays_without_steps_and_of_rows_of_their_own():
+    with pytest.raises(ValueError, match=r"^inputs are empty"):
+        rc.predict(series_network(), np.zeros((2, 0, 2)))
+    rows = np.empty(2, object)
+    rows[:] = [np.array([1, 2, np.nan]), np.array([1.0, 2, 3, 4])]
+    found = rc.predict(series_network(1), rows, rc.Never())
+    assert found == rc.predict(series_network(1), list(rows), rc.Never()) and [each.steps for each in found] == [3, 4]
+
+
+def test_a_bad_row_of_a_file_has_the_name_of_its_answer(tmp_path):
+    values = np.ones((5, 4, 2))
+    values[0], values[3, 2] = np.inf, 3e38
+    np.savez(tmp_path / "large.npz", X=values)
+    network, skipped = series_network(), []
+    network.front_end = Standardise((0.0, 0.0), (1e-3, 1.0))
+    with pytest.raises(BadData, match=r"large.npz: inputs hold NaN or infinity in row 4, step 3$"):
+        rc.predict(network, str(tmp_path / "large.npz"), rc.Never(), skipped)
+    assert len(skipped) == 1

@@ -12,6 +12,7 @@ from torch import nn
 import rankcode as rc
 from rankcode.distributed import Processes
 from rankcode.run_folder import RunFolder, free_folder
+from rankcode.settings import written_rule
 from rankcode.training_state import TrainingState
 
 TASK = rc.tasks.TwoSequence(steps=5, validation_rows=50)
@@ -314,3 +315,79 @@ def test_a_resume_on_arrays_with_other_values_is_refused(tmp_path):
     fit(tmp_path / "run", resume=True, task=(inputs.clone().numpy(), labels))
     for other in ((inputs + 1, labels), (inputs, 1 - labels), (inputs, labels, torch.full((10,), 4))):
         assert_refused(tmp_path / "run", "task.fingerprint is ", resume=True, task=other)
+
+
+def test_workers_that_live_on_do_not_hold_the_folder(tmp_path):
+    data = torch.utils.data.TensorDataset(torch.randn(16, 5, 1), torch.arange(16) % 2)
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
+    fit(tmp_path / "run", task=loader)
+    fit(tmp_path / "run", resume=True, task=loader)
+
+
+def test_a_run_begun_meanwhile_is_not_written_over(run, monkeypatch):
+    """Another process may begin one between the look for it and the lock."""
+    before, seen = contents(run), []
+    exists = Path.exists
+
+    def not_yet(path):
+        seen.append(path)
+        return exists(path) if len(seen) > 1 else False
+
+    folder = RunFolder(run)
+    monkeypatch.setattr(Path, "exists", not_yet)
+    monkeypatch.setattr(RunFolder, "_only_leftovers", lambda self: True)
+    with pytest.raises(ValueError, match="holds a run already"):
+        folder.begin({"task": {"name": "other"}}, resume=False)
+    folder.close()
+    assert contents(run) == before
+
+
+def test_the_last_digits_of_what_was_computed_may_differ(run):
+    settings = json.loads((run / "config.json").read_text())
+    for rate, same in ((settings["training"]["rate"] * (1 + 1e-15), True), (0.0010001, False)):
+        other = {"training": settings["training"] | {"rate": rate}}
+        if same:
+            RunFolder(run).check(other)
+        else:
+            with pytest.raises(ValueError, match=r"training\.rate is 0\.001 there and 0\.0010001 here"):
+                RunFolder(run).check(other)
+
+
+def test_a_checkpoint_without_the_time_of_training_will_do(run):
+    checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
+    checkpoint.pop("training_seconds")
+    torch.save(checkpoint, run / "checkpoint.pt")
+    fit(run, resume=True)
+
+
+def test_what_cannot_be_trained_leaves_no_folder(tmp_path):
+    readout = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match="BatchNorm1d takes means over rows"):
+        fit(tmp_path / "run", network=rc.Network(rc.cells.GRU(1, 4), 1, readout))
+    assert not (tmp_path / "run").exists()
+
+
+class Fixed(rc.Objective):
+    keep = "answer"
+    rule = rc.Threshold(0.7)
+
+    def __init__(self):
+        self._calls = 0
+
+    def row_losses(self, result, labels, progress=0.0):
+        self._calls += 1
+        return result.at_answer().square().sum(1)
+
+
+def test_the_rule_of_an_objective_is_written_wherever_it_is_kept(tmp_path):
+    objective = Fixed()
+    fit(tmp_path / "run", objective=objective)
+    fit(tmp_path / "run", resume=True, objective=objective)  # what counts calls is nobody else's business
+    written = RunFolder(tmp_path / "run").config()["objective"]
+    assert written == {"own": "Fixed", "rule": {"kind": "Threshold", "threshold": 0.7, "classes": None}}
+    assert written_rule(written) == rc.Threshold(0.7)
+    for other in ({"kind": "AtEnd"}, {"kind": "EveryStep"}, {"own": "Mine", "rule": {"kind": "Never"}}):
+        assert isinstance(written_rule(other), rc.Never)
+    for other in ({"own": "Mine"}, {"own": "Mine", "rule": {"own": "Lead", "lead": 0.8}}):
+        with pytest.raises(ValueError, match="with a rule of its own: give --threshold"):
+            written_rule(other)

@@ -409,3 +409,11 @@ def test_rows_that_bring_a_front_end_leave_it_with_the_network():
         assert network.front_end == task.front_end
         assert history.best["validation"]["accuracy"] == 1
         assert [each.label for each in rc.predict(network, values.numpy())] == [str(label) for label in labels.tolist()]
+
+
+def test_a_bad_row_in_the_share_of_a_process_is_named_by_its_place_in_the_data():
+    source, config, group = Arrays(*easy(40)), rc.Training(rows=10, **QUIET), Processes(rank=1, count=3)
+    index = source.index(2, 10, config.seed)
+    share, _ = group.share(Batch(index[:, None, None], index))
+    name = rc.training._names(source, config, 2, group)
+    assert [name(row) for row in range(3)] == [f"row {row} of the training data" for row in share.labels.tolist()]

@@ -121,12 +121,13 @@ def build(description: dict[str, Any], path: str | Path = "the description") -> 
 def _attach(network: Network, description: dict[str, Any], path: str | Path, made: bool) -> None:
     """The front end and the names of the classes, where the description has them; a network that the user made keeps a
     front end of the user's own."""
+    front_end, names = description.get("front_end"), description.get("label_names")
+    if isinstance(front_end, dict) and "own" in front_end:
+        if not made:
+            _build(front_end, path)  # says what to do
+        front_end = None
     try:
-        front_end, names = description.get("front_end"), description.get("label_names")
-        if front_end is not None and "own" in front_end:
-            if not made:
-                _build(front_end, path)  # says what to do
-        elif front_end is not None:
+        if front_end is not None:
             settings: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in front_end.items()}
             network.front_end = FRONT_ENDS[settings.pop("kind")](**settings)
         if names is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,11 +59,7 @@ def predict(
         data = [data]  # one image
     if not hasattr(data, "__len__") or isinstance(data, dict):
         raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
-    answers: list[Prediction] = []
-    for first in range(0, len(data), ROWS):
-        with rows_named(lambda row, first=first: f"row {first + row} of the data"):
-            answers += _predict(network, data[first : first + ROWS], rule)
-    return answers
+    return _in_parts(network, data, rule, lambda row: f"row {row} of the data")
 
 
 def predict_file(
@@ -78,12 +74,21 @@ def predict_file(
         raise ValueError(f"the network reads neither sound nor series, so not {path}: give it arrays, from Python")
     try:
         rows = read_rows(path, skipped)
-        answers = predict(network, [values for _, values in rows], rule)
+        answers = _in_parts(network, [values for _, values in rows], rule, lambda row: rows[row][0])
         return [(f"{path}, {where}", answer) for (where, _), answer in zip(rows, answers, strict=True)]
     except BadData:
         raise
     except ValueError as error:
         raise BadData(f"{path}: {error}") from None
+
+
+def _in_parts(network: Network, data: Any, rule: Rule | None, name: Callable[[int], str]) -> list[Prediction]:
+    """Answers to rows of data; a bad one is named."""
+    answers: list[Prediction] = []
+    for first in range(0, len(data), ROWS):
+        with rows_named(lambda row, first=first: name(first + row)):
+            answers += _predict(network, data[first : first + ROWS], rule)
+    return answers
 
 
 def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterator[Prediction]:
@@ -98,7 +103,8 @@ def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterat
     else:
         images = isinstance(front_end, LatencyCode)
         # Where rows cannot differ in width, steps missing at the end mean that a row is shorter, as in files.
-        padded = isinstance(front_end, Standardise) and not isinstance(data, list | tuple)
+        ragged = isinstance(data, list | tuple) or getattr(data, "dtype", None) == np.dtype(object)
+        padded = isinstance(front_end, Standardise) and not ragged
         rows = [_row(each, images, padded) for each in data]
         if len({row.shape if images else row.shape[1:] for row in rows}) > 1:
             raise ValueError(f"the {'images' if images else 'rows'} differ in shape")
@@ -140,7 +146,7 @@ def _row(each: Any, image: bool, padded: bool) -> Tensor:
         raise ValueError("a row is wholly missing: it holds nothing but NaN")
     row = row if image else row.to(torch.promote_types(row.dtype, torch.float32))
     row = row[:, None] if row.dim() == 1 else row
-    return row[: int((~row.isnan().flatten(1).all(1)).nonzero()[-1]) + 1] if padded else row
+    return row[: int((~row.isnan().flatten(1).all(1)).nonzero()[-1]) + 1] if padded and row.numel() else row
 
 
 def _tensor(each: Any) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -58,6 +59,7 @@ class RunFolder:
 
     def move_data(self, path: str) -> None:
         """Write down that the data of the run's task is elsewhere now."""
+        self._hold()
         config = self.config()
         where = next((name for name in ("data", "path") if name in config["task"]), None)
         if where is None:
@@ -72,10 +74,12 @@ class RunFolder:
         if not (self.path / "config.json").exists():
             if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
-            content = {"format": FORMAT, "versions": versions(), **settings}
-            write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
+            self.path.mkdir(parents=True, exist_ok=True)
             self._hold()
-            return None
+            if not (self.path / "config.json").exists():  # another process may have begun a run meanwhile
+                content = {"format": FORMAT, "versions": versions(), **settings}
+                write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
+                return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
         if not (self.path / "checkpoint.pt").exists() and (self.records() or any(self.path.glob("*.safetensors"))):
@@ -88,7 +92,7 @@ class RunFolder:
         """Whether the run has these settings."""
         written = self.config()
         for part, wanted in json.loads(json.dumps(settings)).items():
-            if written.get(part) != wanted:
+            if not _same(written.get(part), wanted):
                 difference = _difference(part, written.get(part), wanted)
                 raise ValueError(f"{self.path} holds a run with other settings: {difference}")
 
@@ -155,15 +159,16 @@ class RunFolder:
 
     def close(self) -> None:
         """Let others write to the folder again."""
+        lock, self._lock = self._lock, None
+        if lock is not None and fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # processes that were forked may still have the folder open
+            os.close(lock)
         if self._events is not None:
             self._events.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def _hold(self) -> None:
         """One process at a time; the system lets go of the lock when a process ends, however it does."""
-        if fcntl is None:
+        if fcntl is None or self._lock is not None:
             return
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
@@ -207,10 +212,21 @@ def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Whether two settings are the same, but for the last digits of what was computed."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12)
+    return one == other
+
+
 def _difference(name: str, written: Any, wanted: Any) -> str:
     """The first setting that differs, by its full name."""
     if isinstance(written, dict) and isinstance(wanted, dict):
         for key in (*wanted, *written):
-            if written.get(key) != wanted.get(key):
+            if not _same(written.get(key), wanted.get(key)):
                 return _difference(f"{name}.{key}", written.get(key), wanted.get(key))
     return f"{name} is {written!r} there and {wanted!r} here"

@@ -75,8 +75,8 @@ def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
 
 def written_rule(written: dict[str, Any]) -> Rule:
     """The rule of the objective that config.json names."""
-    rule = written.get("rule")
-    if rule is None:  # of an objective that never fires
+    rule = written.get("rule", {})
+    if written.get("kind") in ("AtEnd", "EveryStep") or rule.get("kind") == "Never":
         return Never()
     if rule.get("kind") not in RULES:
         raise ValueError("the run was trained from Python with a rule of its own: give --threshold, or use it there")

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from rankcode.checks import rows_named
+from rankcode.checks import check_rows_apart, rows_named
 from rankcode.data import Arrays, Batch, Generated, Loader, Rows, Source, as_source, sent, split_of
 from rankcode.decision import Decision
-from rankcode.distributed import own_device, processes
+from rankcode.distributed import Processes, own_device, processes
 from rankcode.engines import choose, triton
 from rankcode.front_ends import front_end_of
 from rankcode.inference import decide
@@ -82,6 +82,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     kept = config.folder is not None and group.first
     keeper = closing(RunFolder(config.folder, config.tensorboard)) if kept else nullcontext()  # type: ignore[arg-type]
     with _training_mode(network, device), keeper as folder:
+        check_rows_apart(network)
         plan = group.from_first(lambda: _plan(source, config, group.count))
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(_Step(network, objective, config, device), device)
@@ -100,7 +101,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
             while state.batch < plan.batches:
                 _seed(device, config.seed, state.batch, group.rank)
                 batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
-                with rows_named(_names(source, config, state.batch, group.count)):
+                with rows_named(_names(source, config, state.batch, group)):
                     update(batch, weight, progress=state.batch / plan.batches, check=state.batch < plan.unseen)
                 if bar.due(state.batch):
                     bar.show(state.batch, _summary(state))
@@ -301,11 +302,16 @@ def _batches(source: Source, config: Training, device: torch.device, start: int)
     return source.batches(config.rows, config.seed, device, start)
 
 
-def _names(source: Source, config: Training, batch: int, processes: int) -> Callable[[int], str]:
+def _names(source: Source, config: Training, batch: int, group: Processes) -> Callable[[int], str]:
     """What to call a row of a training batch: by its place in the data, where that is known."""
-    if not isinstance(source, Rows) or processes > 1:
+    if not isinstance(source, Rows):
         return lambda row: f"row {row} of training batch {batch}"
-    return lambda row: f"row {int(source.index(batch, config.rows, config.seed)[row])} of the training data"
+
+    def name(row: int) -> str:
+        place = group.rank + row * group.count  # in the whole batch
+        return f"row {int(source.index(batch, config.rows, config.seed)[place])} of the training data"
+
+    return name
 
 
 def _summary(state: TrainingState) -> str:
@@ -347,9 +353,10 @@ def _settings(network: Network, task: Any, source: Source, objective: Objective,
 def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:
     """A training apart from its data, as JSON."""
     training = {field.name: _describe(getattr(config, field.name)) for field in fields(config)}
+    own = {} if is_dataclass(objective) else {"rule": _describe(objective.rule)}
     return {
         "network": describe(network),
-        "objective": _describe(objective),
+        "objective": _describe(objective) | own,
         "training": {name: value for name, value in training.items() if name not in Training.WHERE},
     }
 
@@ -365,6 +372,6 @@ def _describe(part: Any) -> Any:
     name = type(part).__name__
     if not is_dataclass(part):
         held = getattr(part, "__dict__", {}).items()
-        known = {key: _describe(each) for key, each in held if isinstance(each, Number | str | Rule)}
-        return {"own": getattr(part, "__qualname__", name), **known}
+        plain = {key: each for key, each in held if isinstance(each, Number | str | Rule) and not key.startswith("_")}
+        return {"own": getattr(part, "__qualname__", name), **{key: _describe(each) for key, each in plain.items()}}
     return {"kind": name, **{field.name: _describe(getattr(part, field.name)) for field in fields(part)}}

@@ -127,7 +127,7 @@ class TrainingState:
             self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
             self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
             self._seconds = checkpoint["seconds"]
-            self._validated = time.monotonic() - checkpoint["training_seconds"]
+            self._validated = time.monotonic() - checkpoint.get("training_seconds", 0.0)
             self.network.load_state_dict(checkpoint["network"])
             groups = [group | self._own for group in checkpoint["optimizer"]["param_groups"]]  # as this device has it
             self.optimizer.load_state_dict(checkpoint["optimizer"] | {"param_groups": groups})

@@ -732,3 +732,24 @@ def test_a_bad_row_of_an_array_is_answered_in_terms_of_python():
     values[2] = np.nan
     with pytest.raises(BadData, match=r"X\[2\] of train: all of its values are missing; skip_bad=True leaves it out$"):
         OwnData.of(values, [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, np.int8, np.int64, bool])
+def test_numbers_of_any_width(kind):
+    values = (np.arange(40).reshape(8, 5) % 3).astype(kind)
+    task = OwnData.of(values, np.arange(8) % 2)
+    assert task.train.values.dtype == torch.float32
+
+
+def test_what_the_network_reads_says_how_fine_values_are_kept(tmp_path):
+    """One row far off does not make the others coarse."""
+    random = np.random.default_rng(0)
+    values, labels = 1e6 + random.normal(size=(40, 6)), np.array(["a", "b"] * 20)
+    network = rc.Network(rc.cells.GRU(1, 3), 2)
+    network.front_end, network.label_names = Standardise((1e6,), (1.0,)), ("a", "b")
+    far = values.copy()
+    far[7] += 3e5
+    np.savez(tmp_path / "far.npz", X=far, y=labels)
+    (batch,) = rows_for(network, tmp_path / "far.npz").scan(40, "cpu")
+    others = np.arange(40) != 7
+    assert np.abs(batch.inputs[..., 0].numpy()[others] - (values - 1e6)[others]).max() < 1e-6

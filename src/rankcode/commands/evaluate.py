@@ -112,7 +112,8 @@ class Tradeoff:
         for path, config in written.items():
             network = RunFolder(path).model(self.model or config["training"]["finish_with"])
             network.to(own_device(self.device))
-            curves[path] = tradeoff(network, tasks[path], self.thresholds, self.split, progress=True)
+            own = tasks[path] if getattr(tasks[path], "flat", None) != getattr(first, "flat", None) else first
+            curves[path] = tradeoff(network, own, self.thresholds, self.split, progress=True)
             print(f"{path}: area under the curve {curves[path].area:.4f}")
             print("     θ   accuracy  mean steps   fired")
             for threshold, accuracy, steps, fired in zip(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +93,15 @@ class Resume:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         written = folder.config()
-        logged = any(folder.path.glob("events.out.tfevents*"))
+        logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
         where: Any = {"folder": self.run_folder, "device": self.device, "tensorboard": logged}
         training = Training(**written["training"], **where, resume=True)
         network = build(written["network"], folder.path / "config.json")
         task, objective = written_task(written, data=self.data), written_objective(written["objective"])
         if self.data is not None:
             _ = task.train  # what is not there, or is not what was trained on, is not written down
-            folder.move_data(self.data)
+            with closing(folder):
+                folder.move_data(self.data)
             task = written_task(folder.config())
         _fit(network, task, objective, training)
 

@@ -41,8 +41,6 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if whole.has_kernels(network) and whole.can_run(network) is None:
             return Choice("whole", f"on a GPU PyTorch's own kernels beat a loop over steps; not triton: {why_not}")
     if cpu.can_run(network, inputs) is None:
-        if (why := cpu.slower(network, inputs)) is not None and whole.can_run(network) is None:
-            return Choice("whole", f"whole sequences in PyTorch's own loop; not cpu: {why}")
         return Choice("cpu", "fused steps, and rows that have answered cost nothing")
     return Choice("stepwise", "runs any cell on any device")
 

@@ -9,6 +9,7 @@ saved.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -26,8 +27,7 @@ from rankcode.state import map_state
 
 BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
 FEW = 32  # rows; with fewer the work around a block counts for more, and blocks are twice as long
-SMALL = 1_000_000  # products a gate and step; with fewer, training an LSTM with PyTorch's own loop is faster
-ALONE = 500_000  # with fewer, a second thread gains nothing, and where cores are busy waiting for it takes all the time
+ALONE = 500_000  # products a gate and step; with fewer a second thread gains nothing, and on busy cores is waited for
 SHORT, EARLY = 40, (1, 4)  # in sequences of so many steps the first blocks end here, for those who answer at once
 
 
@@ -41,16 +41,6 @@ def can_run(network: Network, inputs: Tensor) -> str | None:
         return "in mixed precision its state would not stay float32"
     if network.training and any(isinstance(part, torch.nn.modules.dropout._DropoutNd) for part in network.modules()):
         return "dropout in the readout would be drawn twice"
-    return None
-
-
-def slower(network: Network, inputs: Tensor) -> str | None:
-    """Why PyTorch's own loop over whole sequences is faster, or None. Its steps are not in Python: what early answers
-    save does not make up for that in small networks."""
-    cell, wanted = network.cell, torch.is_grad_enabled() and any(part.requires_grad for part in network.parameters())
-    fused = type(cell) is LSTM and inputs.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-    if wanted and fused and _products(cell, len(inputs)) < SMALL:
-        return "the steps are too small for a loop in Python"
     return None
 
 
@@ -78,16 +68,12 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     return Run(decide_rows(network, rule, answers, found.answered, found.fired), logits, *found[1:3], lengths)
 
 
-def _products(cell: Any, rows: int) -> int:
-    """Products a gate and step."""
-    return rows * cell.units * (cell.inputs + cell.units)
-
-
 @contextmanager
 def _threads(cell: Any, rows: int) -> Iterator[None]:
-    """One thread for small steps."""
+    """One thread for small steps; not in threads of the user's own, for new ones would begin with what is set here."""
     before = torch.get_num_threads()
-    if before == 1 or type(cell) not in (LSTM, GRU) or _products(cell, rows) >= ALONE:
+    own = threading.current_thread() is not threading.main_thread()
+    if own or before == 1 or type(cell) not in (LSTM, GRU) or rows * cell.units * (cell.inputs + cell.units) >= ALONE:
         yield
         return
     torch.set_num_threads(1)

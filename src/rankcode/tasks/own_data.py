@@ -50,16 +50,17 @@ class SeriesCollection:
     def __init__(self, found: dict[str, Series], left_out: list[str]):
         self.left_out = left_out
         self.values = [torch.from_numpy(row) for series in found.values() for row in series.values]
-        scale = Standardise.of(self.values)
-        if all(abs(mean) < FINE * deviation for mean, deviation in zip(scale.mean, scale.deviation, strict=True)):
-            self.values = [row.float() for row in self.values]
         self.channels = self.values[0].shape[1]
         self.labels = np.array([label for series in found.values() for label in series.labels])
         given = found if len(found) > 1 else {"": next(iter(found.values()))}
         self.splits = np.array([split for split, series in given.items() for _ in series.labels])
 
     def fingerprint(self) -> str:
-        content = [",".join(self.labels), ",".join(self.splits), *(row.numpy().tobytes() for row in self.values)]
+        content = [
+            ",".join(self.labels),
+            ",".join(self.splits),
+            *(row.float().numpy().tobytes() for row in self.values),
+        ]
         return digest(content)
 
     def front_end(self, index: np.ndarray) -> Standardise:
@@ -69,6 +70,8 @@ class SeriesCollection:
         if augment:
             raise ValueError("--augment is for sound, and this data is not")
         chosen = [self.values[k] for k in index]
+        fine = any(abs(mean) > FINE * each for mean, each in zip(front_end.mean, front_end.deviation, strict=True))
+        chosen = chosen if fine else [row.float() for row in chosen]
         lengths = torch.tensor([len(row) for row in chosen], dtype=torch.int64)
         return Packed(torch.cat(chosen), lengths.cumsum(0) - lengths, lengths, labels, front_end)
 

@@ -173,7 +173,7 @@ def _collect(
 
 
 def _checked_values(values: np.ndarray, padded: bool) -> np.ndarray:
-    values = values.astype(np.promote_types(values.dtype, np.float32))
+    values = values.astype(np.float32 if np.can_cast(values.dtype, np.float32) else np.float64)
     there = np.flatnonzero(~np.isnan(values).all(axis=1))
     if len(there) == 0:
         raise BadData("all of its values are missing")
