@@ -391,3 +391,32 @@ def test_the_rule_of_an_objective_is_written_wherever_it_is_kept(tmp_path):
     for other in ({"own": "Mine"}, {"own": "Mine", "rule": {"own": "Lead", "lead": 0.8}}):
         with pytest.raises(ValueError, match="with a rule of its own: give --threshold"):
             written_rule(other)
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("rankcode.run_folder.fcntl.flock", refuse)
+    fit(tmp_path / "run")
+    fit(tmp_path / "run", resume=True)
+
+
+def test_a_lock_that_was_not_got_is_not_held(run):
+    one, other = RunFolder(run), RunFolder(run)
+    one._hold()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is being trained by another process"):
+            other._hold()
+    one.close()
+    other._hold()
+    other.close()
+
+
+class End(rc.AtEnd):
+    """The same by another name."""
+
+
+def test_the_rule_of_an_objective_made_from_another_is_written(tmp_path):
+    fit(tmp_path / "run", objective=End())
+    assert isinstance(written_rule(RunFolder(tmp_path / "run").config()["objective"]), rc.Never)

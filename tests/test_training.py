@@ -417,3 +417,5 @@ def test_a_bad_row_in_the_share_of_a_process_is_named_by_its_place_in_the_data()
     share, _ = group.share(Batch(index[:, None, None], index))
     name = rc.training._names(source, config, 2, group)
     assert [name(row) for row in range(3)] == [f"row {row} of the training data" for row in share.labels.tolist()]
+    fewer = rc.training._names(source, rc.Training(rows=13, **QUIET), 3, group)  # one row is left for three processes
+    assert fewer(0) == f"row {int(source.index(3, 13, config.seed)[0])} of the training data"

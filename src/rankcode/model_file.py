@@ -121,6 +121,8 @@ def build(description: dict[str, Any], path: str | Path = "the description") -> 
 def _attach(network: Network, description: dict[str, Any], path: str | Path, made: bool) -> None:
     """The front end and the names of the classes, where the description has them; a network that the user made keeps a
     front end of the user's own."""
+    if not isinstance(description, dict):
+        raise ValueError(f"{path} describes no network this version can build: {description!r}")
     front_end, names = description.get("front_end"), description.get("label_names")
     if isinstance(front_end, dict) and "own" in front_end:
         if not made:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
@@ -161,7 +162,8 @@ class RunFolder:
         """Let others write to the folder again."""
         lock, self._lock = self._lock, None
         if lock is not None and fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # processes that were forked may still have the folder open
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_UN)  # processes that were forked may still have the folder open
             os.close(lock)
         if self._events is not None:
             self._events.close()
@@ -170,13 +172,15 @@ class RunFolder:
         """One process at a time; the system lets go of the lock when a process ends, however it does."""
         if fcntl is None or self._lock is not None:
             return
-        self._lock = os.open(self.path, os.O_RDONLY)
+        lock = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(lock)
             raise ValueError(f"{self.path} is being trained by another process") from None
         except OSError:
             pass  # a file system without locks
+        self._lock = lock
 
     def _leftovers(self) -> list[Path]:
         """Files whose writing was cut off."""

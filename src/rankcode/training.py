@@ -308,8 +308,9 @@ def _names(source: Source, config: Training, batch: int, group: Processes) -> Ca
         return lambda row: f"row {row} of training batch {batch}"
 
     def name(row: int) -> str:
-        place = group.rank + row * group.count  # in the whole batch
-        return f"row {int(source.index(batch, config.rows, config.seed)[place])} of the training data"
+        index = source.index(batch, config.rows, config.seed)
+        place = group.rank + row * group.count if group.rank < len(index) else row  # in the whole batch
+        return f"row {int(index[place])} of the training data"
 
     return name
 
@@ -353,7 +354,7 @@ def _settings(network: Network, task: Any, source: Source, objective: Objective,
 def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:
     """A training apart from its data, as JSON."""
     training = {field.name: _describe(getattr(config, field.name)) for field in fields(config)}
-    own = {} if is_dataclass(objective) else {"rule": _describe(objective.rule)}
+    own = {} if type(objective) in OBJECTIVES else {"rule": _describe(objective.rule)}
     return {
         "network": describe(network),
         "objective": _describe(objective) | own,

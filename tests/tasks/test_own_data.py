@@ -753,3 +753,18 @@ def test_what_the_network_reads_says_how_fine_values_are_kept(tmp_path):
     (batch,) = rows_for(network, tmp_path / "far.npz").scan(40, "cpu")
     others = np.arange(40) != 7
     assert np.abs(batch.inputs[..., 0].numpy()[others] - (values - 1e6)[others]).max() < 1e-6
+
+
+def test_fine_values_are_told_apart(tmp_path):
+    labels, found = np.array(["a", "b"] * 20), set()
+    for seed in (0, 1):
+        np.savez(tmp_path / f"{seed}.npz", X=1e9 + np.random.default_rng(seed).normal(size=(40, 6)), y=labels)
+        found.add(OwnData(str(tmp_path / f"{seed}.npz")).collection.fingerprint())
+    assert len(found) == 2
+
+
+def test_the_scale_of_ordinary_values_is_that_of_what_is_read():
+    values = np.random.default_rng(0).normal(size=(40, 6))
+    double, single = (OwnData.of(values.astype(kind), np.arange(40) % 2) for kind in (np.float64, np.float32))
+    assert double.front_end == single.front_end
+    assert double.collection.fingerprint() == single.collection.fingerprint()

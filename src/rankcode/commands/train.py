@@ -97,12 +97,13 @@ class Resume:
         where: Any = {"folder": self.run_folder, "device": self.device, "tensorboard": logged}
         training = Training(**written["training"], **where, resume=True)
         network = build(written["network"], folder.path / "config.json")
-        task, objective = written_task(written, data=self.data), written_objective(written["objective"])
+        data = None if self.data is None else str(Path(self.data).resolve())
+        task, objective = written_task(written, data=data), written_objective(written["objective"])
         if self.data is not None:
             _ = task.train  # what is not there, or is not what was trained on, is not written down
-            with closing(folder):
-                folder.move_data(self.data)
-            task = written_task(folder.config())
+            if int(os.environ.get("RANK", "0")) == 0:  # under torchrun the first process writes
+                with closing(folder):
+                    folder.move_data(self.data)
         _fit(network, task, objective, training)
 
 

@@ -26,7 +26,7 @@ from .sound import NOISE, Sound, digest, folders, sound_files
 
 SPLITS = ("training", "validation", "test")
 ARRAYS = "arrays"  # the path of data that came from no path
-FINE = 1e4  # a mean so many times the deviation, and 32 bits would hold too little of what varies
+FINE = 1e4  # a mean of so many deviations leaves a thousandth of one, in 32 bits
 OTHER = "unknown"  # the class that stands for every label a network was not taught
 
 
@@ -56,24 +56,26 @@ class SeriesCollection:
         self.splits = np.array([split for split, series in given.items() for _ in series.labels])
 
     def fingerprint(self) -> str:
-        content = [
-            ",".join(self.labels),
-            ",".join(self.splits),
-            *(row.float().numpy().tobytes() for row in self.values),
-        ]
-        return digest(content)
+        rows = self.values if _fine(Standardise.of(self.values)) else [row.float() for row in self.values]
+        return digest([",".join(self.labels), ",".join(self.splits), *(row.numpy().tobytes() for row in rows)])
 
     def front_end(self, index: np.ndarray) -> Standardise:
-        return Standardise.of([self.values[k] for k in index])
+        rows = [self.values[k] for k in index]
+        scale = Standardise.of(rows)
+        return scale if _fine(scale) else Standardise.of([row.float() for row in rows])  # of what will be read
 
     def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Standardise, augment: bool = False) -> Packed:
         if augment:
             raise ValueError("--augment is for sound, and this data is not")
         chosen = [self.values[k] for k in index]
-        fine = any(abs(mean) > FINE * each for mean, each in zip(front_end.mean, front_end.deviation, strict=True))
-        chosen = chosen if fine else [row.float() for row in chosen]
+        chosen = chosen if _fine(front_end) else [row.float() for row in chosen]
         lengths = torch.tensor([len(row) for row in chosen], dtype=torch.int64)
         return Packed(torch.cat(chosen), lengths.cumsum(0) - lengths, lengths, labels, front_end)
+
+
+def _fine(scale: Standardise) -> bool:
+    """Whether 32 bits would hold too little of what varies."""
+    return any(abs(mean) > FINE * deviation for mean, deviation in zip(scale.mean, scale.deviation, strict=True))
 
 
 def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = False) -> Collection:
