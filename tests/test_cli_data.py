@@ -615,6 +615,7 @@ def test_a_task_that_cannot_be_had_again(task, options, said):
         rc.AtSpike(0.8, 0.1),
         rc.AtSpike(0.9, rc.Switch((0, 0.4), (0.5, 0.1))),
         rc.AtSpike(rule=rc.Threshold(0.9, classes=(0, 2))),
+        rc.AtSpike(rule=rc.StepThresholds((0.9, 0.8), classes=(0, 2)), beta=0.1),
         rc.UntilSpike(0.7, 0.2),
         rc.AtEnd(0.3),
         rc.EveryStep(),
@@ -814,7 +815,7 @@ def test_the_picture_of_a_trade_off_says_what_it_leaves_out(trained, tmp_path):
         curve = rc.metrics.Curve(few, accuracy, (1.0, 4.0, 6.0), (0.1, 0.4, 0.6), (1.0,) * 3, None, 0.3, 0.5)
         return [text.get_text() for text in plot_tradeoff({"run": curve}).axes[0].texts]
 
-    assert said((0.3, 0.8, 0.9)) == ["1 points with θ < 0.8 are further down"] and said((0.8, 0.8, 0.9)) == []
+    assert said((0.3, 0.8, 0.9)) == ["further down: 1 with θ < 0.8"] and said((0.8, 0.8, 0.9)) == []
 
 
 def test_data_is_not_moved_under_a_run_that_goes_on(trained, tmp_path):

@@ -397,7 +397,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr("rankcode.run_folder.fcntl.flock", refuse)
+    monkeypatch.setattr("rankcode.folder_lock.fcntl.flock", refuse)
     fit(tmp_path / "run")
     fit(tmp_path / "run", resume=True)
 

@@ -6,7 +6,7 @@ what was drawn before it, so a run that was cut off goes on with exactly the bat
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
@@ -23,6 +23,15 @@ Augment = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]
 
 class BadData(ValueError):  # noqa: N818 (it is the data that is bad)
     """A file, or a row of one, that cannot be used: the message names it and says why."""
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+    """A short name for some content."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.encode() if isinstance(part, str) else part)
+        whole.update(b"\0")
+    return whole.hexdigest()[:16]
 
 
 class Batch(NamedTuple):
@@ -162,11 +171,9 @@ class Arrays(Rows):
 
     def fingerprint(self) -> str:
         """What the data is: other values give another."""
-        code = 0
-        for column in (self.inputs, self.labels, self.lengths):
-            if column is not None:
-                code = zlib.crc32(column.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, code)
-        return f"{code:08x}"
+        columns = [column for column in (self.inputs, self.labels, self.lengths) if column is not None]
+        flat = (column.detach().cpu().contiguous().flatten().view(torch.uint8) for column in columns)
+        return digest(column.numpy().tobytes() for column in flat)
 
     def take(self, index: Tensor, device: Device) -> Batch:
         columns = (self.inputs, self.labels) if self.lengths is None else (self.inputs, self.labels, self.lengths)

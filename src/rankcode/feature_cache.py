@@ -16,7 +16,6 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,13 +30,9 @@ from rankcode.audio import LogMel, shortest
 from rankcode.audio_files import read_audio
 from rankcode.data import BadData
 from rankcode.downloads import data_folder
+from rankcode.folder_lock import alone_in
 from rankcode.progress import Progress
 from rankcode.whole_file import write_whole
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where nobody is kept out
-    fcntl = None
 
 FORMAT = 1
 SHARD = 500  # recordings
@@ -91,7 +86,7 @@ def cached_frames(
     fingerprint = hashlib.sha256("".join(job.key for job in jobs).encode()).hexdigest()
     frames = _found(cache, fingerprint)
     if frames is None:
-        with _alone(cache):
+        with alone_in(cache, wait=True):
             frames = _found(cache, fingerprint)
             if frames is None:
                 _make(cache, jobs, settings, fingerprint, progress)
@@ -175,16 +170,6 @@ def _found(cache: Path, fingerprint: str) -> Frames | None:
         return open_cache(cache) if made_of == fingerprint else None
     except (OSError, ValueError, KeyError, TypeError):  # BadData is a ValueError
         return None
-
-
-@contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """One process at a time; the system lets go of the lock when a process ends, however it does."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / ".lock", "w") as lock:
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _make(cache: Path, jobs: list[_Job], settings: dict[str, Any], fingerprint: str, progress: bool) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from rankcode import cells
 from rankcode.front_ends import FRONT_ENDS
 from rankcode.network import Network
-from rankcode.rules import RULES, StepThresholds, Threshold
+from rankcode.rules import StepThresholds, Threshold, written_thresholds
 from rankcode.whole_file import write_whole
 
 FORMAT = 1
@@ -141,9 +141,7 @@ def _attach(network: Network, description: dict[str, Any], path: str | Path, mad
 def _rule(description: dict[str, Any] | None, path: str | Path) -> Threshold | StepThresholds | None:
     """A rule of thresholds; None where there is none, or one of another kind."""
     try:
-        settings = dict(description or {})
-        kind = RULES.get(settings.pop("kind", ""))
-        return kind(**settings) if kind else None
+        return written_thresholds(dict(description or {}))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} has no rule that this version can read: {error!r}") from None
 

@@ -95,7 +95,10 @@ class StepThresholds:
         return _table(column, self.classes, classes)
 
 
-RULES: dict[str, Any] = {kind.__name__: kind for kind in (Threshold, StepThresholds)}  # which are kept with a network
+def written_thresholds(written: dict[str, Any]) -> Threshold | StepThresholds | None:
+    """A rule from its kind and settings, as files have them; None where it is not one of thresholds."""
+    kind: Any = {"Threshold": Threshold, "StepThresholds": StepThresholds}.get(written.get("kind", ""))
+    return kind(**{name: value for name, value in written.items() if name != "kind"}) if kind else None
 
 
 class FireAt:

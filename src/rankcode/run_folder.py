@@ -12,7 +12,7 @@ import json
 import math
 import os
 import platform
-from contextlib import suppress
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
@@ -22,14 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankcode.folder_lock import alone_in
 from rankcode.model_file import load, save
 from rankcode.network import Network
 from rankcode.whole_file import write_whole
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
 
 FORMAT = 1
 
@@ -38,7 +34,7 @@ class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
         self.path, self.tensorboard = Path(path), tensorboard
         self._events: Any = None
-        self._lock: int | None = None
+        self._lock: ExitStack | None = None
 
     def config(self) -> dict[str, Any]:
         file = self.path / "config.json"
@@ -60,8 +56,8 @@ class RunFolder:
 
     def move_data(self, path: str) -> None:
         """Write down that the data of the run's task is elsewhere now."""
-        self._hold()
         config = self.config()
+        self._hold()
         where = next((name for name in ("data", "path") if name in config["task"]), None)
         if where is None:
             raise ValueError(f"the task of {self.path} has no data that could have moved")
@@ -75,7 +71,6 @@ class RunFolder:
         if not (self.path / "config.json").exists():
             if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
-            self.path.mkdir(parents=True, exist_ok=True)
             self._hold()
             if not (self.path / "config.json").exists():  # another process may have begun a run meanwhile
                 content = {"format": FORMAT, "versions": versions(), **settings}
@@ -160,27 +155,21 @@ class RunFolder:
 
     def close(self) -> None:
         """Let others write to the folder again."""
-        lock, self._lock = self._lock, None
-        if lock is not None and fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_UN)  # processes that were forked may still have the folder open
-            os.close(lock)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
         if self._events is not None:
             self._events.close()
 
     def _hold(self) -> None:
-        """One process at a time; the system lets go of the lock when a process ends, however it does."""
-        if fcntl is None or self._lock is not None:
-            return
-        lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise ValueError(f"{self.path} is being trained by another process") from None
-        except OSError:
-            pass  # a file system without locks
-        self._lock = lock
+        """Keep others from writing to the folder."""
+        if self._lock is None:
+            lock = ExitStack()
+            try:
+                lock.enter_context(alone_in(self.path, wait=False))
+            except BlockingIOError:
+                raise ValueError(f"{self.path} is being trained by another process") from None
+            self._lock = lock
 
     def _leftovers(self) -> list[Path]:
         """Files whose writing was cut off."""

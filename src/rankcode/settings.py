@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
-from rankcode.rules import RULES, Never, Rule, Threshold
+from rankcode.rules import Never, Rule, written_thresholds
 from rankcode.tasks import TASKS, OwnData
 from rankcode.tasks.own_data import ARRAYS
 
@@ -75,20 +75,20 @@ def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
 
 def written_rule(written: dict[str, Any]) -> Rule:
     """The rule of the objective that config.json names."""
-    rule = written.get("rule", {})
-    if written.get("kind") in ("AtEnd", "EveryStep") or rule.get("kind") == "Never":
+    described = written.get("rule", {})
+    if written.get("kind") in ("AtEnd", "EveryStep") or described.get("kind") == "Never":
         return Never()
-    if rule.get("kind") not in RULES:
+    if (rule := written_thresholds(described)) is None:
         raise ValueError("the run was trained from Python with a rule of its own: give --threshold, or use it there")
-    return RULES[rule["kind"]](**{name: value for name, value in rule.items() if name != "kind"})
+    return rule
 
 
 def written_objective(written: dict[str, Any]) -> Objective:
     """The objective that config.json names."""
     name = {"AtSpike": "at-spike", "UntilSpike": "until-spike", "AtEnd": "at-end", "EveryStep": "every-step"}
-    rule, beta = written.get("rule", {"kind": "Threshold", "threshold": 0.95}), written.get("beta", 0.0)
+    rule, beta = written_thresholds(written["rule"]) if "rule" in written else Never(), written.get("beta", 0.0)
     if isinstance(beta, dict):
         beta = Switch(*beta["points"]) if beta.get("kind") == "Switch" else None
-    if written.get("kind") not in name or rule.get("kind") != "Threshold" or beta is None:
+    if written.get("kind") not in name or rule is None or beta is None:
         raise ValueError("the run was trained from Python with parts of its own: use it from Python too")
-    return named_objective(name[written["kind"]], Threshold(rule["threshold"], rule.get("classes")), beta)
+    return named_objective(name[written["kind"]], rule, beta)

@@ -27,12 +27,14 @@ def standard_network(
     shape, outputs = task.features, 1 if task.classes == 2 else task.classes
     if cell in ("conv-lstm", "conv-lif") and len(shape) != 3:
         raise ValueError(f"a {cell} reads images, and the steps of {task.name} are not images")
-    if cell not in ("lstm", "gru") and (layers != 1 or hidden is not None):
-        raise ValueError(f"{'layers' if layers != 1 else 'hidden'} is for lstm and gru, not for {cell}")
-    if cell not in ("conv-lstm", "conv-lif") and kernel is not None:
-        raise ValueError(f"kernel is for conv-lstm and conv-lif, not for {cell}")
-    if cell not in ("lif", "conv-lif") and decay is not None:
-        raise ValueError(f"decay is for lif and conv-lif, not for {cell}")
+    for name, given, kinds in (
+        ("layers", layers != 1, ("lstm", "gru")),
+        ("hidden", hidden is not None, ("lstm", "gru")),
+        ("kernel", kernel is not None, ("conv-lstm", "conv-lif")),
+        ("decay", decay is not None, ("lif", "conv-lif")),
+    ):
+        if given and cell not in kinds:
+            raise ValueError(f"{name} is for {' and '.join(kinds)}, not for {cell}")
     for name, value in {"units": units, "layers": layers, "hidden": hidden}.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")

@@ -109,11 +109,12 @@ class Tradeoff:
             if _to_compare(task) != _to_compare(first):
                 raise ValueError(f"{path} and {self.run_folders[0]} are runs on different data, or of different tasks")
         curves: dict[str, Curve] = {}
+        layouts: dict[Any, Any] = {}  # the task once for each layout, so that its data is read once
         for path, config in written.items():
             network = RunFolder(path).model(self.model or config["training"]["finish_with"])
             network.to(own_device(self.device))
-            own = tasks[path] if getattr(tasks[path], "flat", None) != getattr(first, "flat", None) else first
-            curves[path] = tradeoff(network, own, self.thresholds, self.split, progress=True)
+            task = layouts.setdefault(getattr(tasks[path], "flat", None), tasks[path])
+            curves[path] = tradeoff(network, task, self.thresholds, self.split, progress=True)
             print(f"{path}: area under the curve {curves[path].area:.4f}")
             print("     θ   accuracy  mean steps   fired")
             for threshold, accuracy, steps, fired in zip(

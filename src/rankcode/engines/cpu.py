@@ -45,21 +45,17 @@ def can_run(network: Network, inputs: Tensor) -> str | None:
 
 
 def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
-    with _threads(network.cell, len(inputs)):
-        return _run(network, inputs, lengths, rule, keep)
-
-
-def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     if reason := can_run(network, inputs):
         raise ValueError(f"the engine cpu cannot run this network: {reason}")
     inputs = inputs.contiguous()
     parameters = list(network.cell.parameters())
-    if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
-        features, *found = _Fused.apply(inputs, network, lengths, rule, keep, *parameters)  # type: ignore[misc]
-        found = _Found(features, *found)
-    else:
-        found, _ = _read(_Layers(network.cell), network, inputs, lengths, rule, keep)
-    logits = network.logits(found.features)
+    with _threads(network.cell, len(inputs)):
+        if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
+            features, *found = _Fused.apply(inputs, network, lengths, rule, keep, *parameters)  # type: ignore[misc]
+            found = _Found(features, *found)
+        else:
+            found, _ = _read(_Layers(network.cell), network, inputs, lengths, rule, keep)
+        logits = network.logits(found.features)
     if keep == "answer":
         decision = decide_rows(network, rule, logits, found.answered, found.fired)
         return Run(decision, logits, found.row, found.answered, lengths)
@@ -73,7 +69,7 @@ def _threads(cell: Any, rows: int) -> Iterator[None]:
     """One thread for small steps; not in threads of the user's own, for new ones would begin with what is set here."""
     before = torch.get_num_threads()
     own = threading.current_thread() is not threading.main_thread()
-    if own or before == 1 or type(cell) not in (LSTM, GRU) or rows * cell.units * (cell.inputs + cell.units) >= ALONE:
+    if own or before == 1 or rows * cell.units * (cell.inputs + cell.units) >= ALONE:
         yield
         return
     torch.set_num_threads(1)
@@ -219,31 +215,27 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient, *_):  # type: ignore[override]
         inputs, *tensors = ctx.saved_tensors
-        with _threads(ctx.cell, len(inputs)):
-            return _Fused._backward(ctx, gradient, inputs, tensors)
-
-    @staticmethod
-    def _backward(ctx, gradient, inputs, tensors):
         into_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
         for layer in ctx.layers:
             layer.zero_gradients()
         after: list[Any] = [None] * len(ctx.layers)  # gradients of the states that a block hands on
         entries = len(gradient)
-        for block in reversed(_blocks(ctx.blocks, tensors)):
-            if ctx.keep == "answer":
-                arriving = _at_answers(gradient, block)
-            else:
-                size = int(block.read.sum())
-                arriving = _at_read(gradient[entries - size : entries], block)
-                entries -= size
-            for number in reversed(range(len(ctx.layers))):
-                below = block.saved[number - 1][1][1:] if number else block.inputs  # the outputs of the layer below
-                needed = number > 0 or into_inputs is not None
-                arriving, after[number] = ctx.layers[number].backward(
-                    below, block.saved[number], arriving, _spread(after[number], block), needed
-                )
-            if into_inputs is not None:
-                into_inputs[:, block.first : block.first + block.steps][block.live] = arriving.transpose(0, 1)
+        with _threads(ctx.cell, len(inputs)):
+            for block in reversed(_blocks(ctx.blocks, tensors)):
+                if ctx.keep == "answer":
+                    arriving = _at_answers(gradient, block)
+                else:
+                    size = int(block.read.sum())
+                    arriving = _at_read(gradient[entries - size : entries], block)
+                    entries -= size
+                for number in reversed(range(len(ctx.layers))):
+                    below = block.saved[number - 1][1][1:] if number else block.inputs  # the outputs of the layer below
+                    needed = number > 0 or into_inputs is not None
+                    arriving, after[number] = ctx.layers[number].backward(
+                        below, block.saved[number], arriving, _spread(after[number], block), needed
+                    )
+                if into_inputs is not None:
+                    into_inputs[:, block.first : block.first + block.steps][block.live] = arriving.transpose(0, 1)
         gradients = [part for layer in ctx.layers for part in layer.sums]
         return (into_inputs, None, None, None, None, *gradients)
 

@@ -15,14 +15,15 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rankcode.data import BadData, Packed, Rows
+from rankcode.data import BadData, Packed, Rows, digest
 from rankcode.feature_cache import is_cache
 from rankcode.front_ends import Audio, Standardise
 from rankcode.tasks.splits import Splits
 
 from .series_files import Series, is_series, read_series, series_of
-from .sound import NOISE, Sound, digest, folders, sound_files
+from .sound import NOISE, Sound, folders, sound_files
 
 SPLITS = ("training", "validation", "test")
 ARRAYS = "arrays"  # the path of data that came from no path
@@ -56,26 +57,25 @@ class SeriesCollection:
         self.splits = np.array([split for split, series in given.items() for _ in series.labels])
 
     def fingerprint(self) -> str:
-        rows = self.values if _fine(Standardise.of(self.values)) else [row.float() for row in self.values]
+        rows = _as_read(self.values, Standardise.of(self.values))
         return digest([",".join(self.labels), ",".join(self.splits), *(row.numpy().tobytes() for row in rows)])
 
     def front_end(self, index: np.ndarray) -> Standardise:
         rows = [self.values[k] for k in index]
-        scale = Standardise.of(rows)
-        return scale if _fine(scale) else Standardise.of([row.float() for row in rows])  # of what will be read
+        return Standardise.of(_as_read(rows, Standardise.of(rows)))
 
     def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Standardise, augment: bool = False) -> Packed:
         if augment:
             raise ValueError("--augment is for sound, and this data is not")
-        chosen = [self.values[k] for k in index]
-        chosen = chosen if _fine(front_end) else [row.float() for row in chosen]
+        chosen = _as_read([self.values[k] for k in index], front_end)
         lengths = torch.tensor([len(row) for row in chosen], dtype=torch.int64)
         return Packed(torch.cat(chosen), lengths.cumsum(0) - lengths, lengths, labels, front_end)
 
 
-def _fine(scale: Standardise) -> bool:
-    """Whether 32 bits would hold too little of what varies."""
-    return any(abs(mean) > FINE * deviation for mean, deviation in zip(scale.mean, scale.deviation, strict=True))
+def _as_read(rows: list[Tensor], scale: Standardise) -> list[Tensor]:
+    """In 32 bits, unless these would hold too little of what varies."""
+    fine = any(abs(mean) > FINE * deviation for mean, deviation in zip(scale.mean, scale.deviation, strict=True))
+    return rows if fine else [row.float() for row in rows]
 
 
 def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = False) -> Collection:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from rankcode.audio import Audio, LogMel
 from rankcode.audio_files import SUFFIXES
-from rankcode.data import Packed
+from rankcode.data import Packed, digest
 from rankcode.feature_cache import Frames, Recording, cached_frames, is_cache, open_cache
 
 from .speech_augmentation import SpeechAugmentation
@@ -97,15 +96,6 @@ def by_class(folder: Path) -> Iterator[Recording]:
             name = f"{word.name}/{path}"
             split = NOISE if word.name == NOISE else "" if listed is None else listed.get(name, "train")
             yield Recording(name, word.name, split)
-
-
-def digest(parts: Iterable[str | bytes]) -> str:
-    """A short name for some content."""
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(part.encode() if isinstance(part, str) else part)
-        whole.update(b"\0")
-    return whole.hexdigest()[:16]
 
 
 def folders(folder: Path) -> list[Path]:
