@@ -64,8 +64,7 @@ def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, A
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
     below = sum(100 * a < lowest - margin for curve in curves.values() for a in curve.accuracy)
     if below:
-        text = f"further down: {below} with θ < 0.8"
-        axes.annotate(text, (0, 0), (4, 4), "axes fraction", "offset points", fontsize=8, color=GREY)
+        axes.set_title(f"further down: {below} with θ < 0.8", loc="left", fontsize=8, color=GREY)
     axes.legend(frameon=False, loc="lower right")
     plain(axes)
     return figure
