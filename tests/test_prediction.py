@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rankcode as rc
-from rankcode.data import BadData
+from rankcode.data.sources import BadData
 from rankcode.front_ends import Audio, LatencyCode, Standardise
 from rankcode.prediction import ROWS
 

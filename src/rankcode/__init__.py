@@ -1,16 +1,16 @@
 """rankcode: recurrent networks that learn when to answer."""
 
 from rankcode import cells, data, engines, tasks
-from rankcode.audio import Audio, LogMel
 from rankcode.data import BadData, Batch
 from rankcode.decision import Decision
+from rankcode.front_ends.audio import Audio, LogMel
 from rankcode.inference import Trace, decide, trace
 from rankcode.metrics import Curve, Report, evaluate, tradeoff
-from rankcode.model_file import load, save
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
 from rankcode.prediction import Prediction, predict
 from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
+from rankcode.saving.model_file import load, save
 from rankcode.training import History, Training, fit
 
 __all__ = [

@@ -1,6 +1,6 @@
 """`python -m rankcode` is `rankcode`."""
 
-from rankcode.cli import main
+from rankcode.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankcode.checks import check_read, checked_inputs, checked_labels, rows_named
-from rankcode.data import Rows, Source, split_of
+from rankcode.data.sources import Rows, Source, split_of
 from rankcode.engines import run
 from rankcode.front_ends import front_end_of
 from rankcode.inference import decide, inference

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankcode.audio import Audio
-from rankcode.audio_files import read_audio
 from rankcode.checks import rows_named
-from rankcode.data import BadData
+from rankcode.data.series_files import read_rows
+from rankcode.data.sound_files import read_audio
+from rankcode.data.sources import BadData
 from rankcode.decision import Decision
+from rankcode.front_ends.audio import Audio
+from rankcode.front_ends.latency_code import LatencyCode
+from rankcode.front_ends.standardise import Standardise
 from rankcode.inference import decide
-from rankcode.latency import LatencyCode
 from rankcode.network import Network
 from rankcode.rules import Rule
-from rankcode.standardise import Standardise
-from rankcode.tasks.series_files import read_rows
 from rankcode.tasks.sound import sound_files
 
 ROWS = 256  # at once

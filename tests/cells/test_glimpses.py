@@ -6,7 +6,7 @@ import torch
 import rankcode as rc
 from rankcode.cells import Glimpses
 from rankcode.engines import run
-from rankcode.latency import latency_code
+from rankcode.front_ends.latency_code import latency_code
 
 
 def test_at_the_last_step_it_has_seen_the_whole_image():

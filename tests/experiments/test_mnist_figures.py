@@ -5,10 +5,13 @@ import json
 import pytest
 
 from rankcode import AtSpike
-from rankcode.experiments import experiment, mnist_trainings, reproduction, spiking_trainings, table1
+from rankcode.experiments import experiment, reproduction
+from rankcode.experiments.figures import table1
 from rankcode.experiments.reproduction import Reproduction, Trained
+from rankcode.experiments.trainings import mnist as mnist_trainings
+from rankcode.experiments.trainings import spiking as spiking_trainings
 from rankcode.rules import Threshold
-from rankcode.run_folder import RunFolder
+from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import TemporalDigits, TemporalMNIST
 
 NAMES = ("fig3", "table1", "fig6", "fig9", "fig10")

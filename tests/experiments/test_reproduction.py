@@ -12,9 +12,11 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from rankcode import AtSpike, Network, cells, experiments
-from rankcode.cli import main
-from rankcode.experiments import fig2, page, reproduction, two_sequence_trainings
+from rankcode.cli.main import main
+from rankcode.experiments import page, reproduction
+from rankcode.experiments.figures import fig2
 from rankcode.experiments.reproduction import Number, Reproduction, Result, over_seeds, paper_time
+from rankcode.experiments.trainings import two_sequence as two_sequence_trainings
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from rankcode import Threshold, fit
-from rankcode.experiments import experiment, fig5, fig8, reproduction
-from rankcode.experiments import speech_trainings as trainings
-from rankcode.experiments.fig4 import until_fallen
-from rankcode.experiments.fig5 import Composite, envelope
+from rankcode.experiments import experiment, reproduction
+from rankcode.experiments.figures import fig5, fig8
+from rankcode.experiments.figures.fig4 import until_fallen
+from rankcode.experiments.figures.fig5 import Composite, envelope
 from rankcode.experiments.reproduction import Reproduction
+from rankcode.experiments.trainings import speech as trainings
 from rankcode.metrics import Curve, Heard
-from rankcode.run_folder import RunFolder
+from rankcode.saving.run_folder import RunFolder
 
 NAMES = ("fig4", "fig5", "fig8")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rankcode import cells
-from rankcode.experiments import experiment, fig7, reproduction
-from rankcode.experiments import spotting_trainings as spotting
-from rankcode.experiments import two_sequence_trainings as two_sequence
+from rankcode.experiments import experiment, reproduction
+from rankcode.experiments.figures import fig7
 from rankcode.experiments.reproduction import Reproduction
+from rankcode.experiments.trainings import spotting, two_sequence
 from rankcode.metrics import Curve
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import rankcode as rc
-from rankcode.data import BadData
+from rankcode.data.sources import BadData
 from rankcode.front_ends import Audio, LogMel, Standardise
-from rankcode.run_folder import RunFolder
+from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, rows_for
 from rankcode.tasks.own_data import in_order
 

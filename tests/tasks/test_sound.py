@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import rankcode as rc
-from rankcode.audio import LOWEST, UNIT, LogMel
-from rankcode.audio_files import read_audio
+from rankcode.data.sound_files import read_audio
+from rankcode.front_ends.audio import LOWEST, UNIT, LogMel
 from rankcode.tasks import OwnData
 from rankcode.tasks.sound import NOISE, Sound, by_class, sound_files
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rankcode.audio import LOWEST, UNIT, power_of
+from rankcode.front_ends.audio import LOWEST, UNIT, power_of
 from rankcode.tasks.speech_augmentation import SpeechAugmentation
 
 MEAN = tuple(-6.0 + 0.1 * band for band in range(20))

@@ -3,7 +3,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from rankcode.data import Source, seeded
+from rankcode.data.sources import Source, seeded
 from rankcode.tasks import TASKS, Spotting
 
 

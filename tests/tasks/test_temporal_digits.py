@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankcode.data import Source
+from rankcode.data.sources import Source
 from rankcode.tasks import TASKS, TemporalDigits, temporal_digits
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankcode.data import BadData, Source
+from rankcode.data.sources import BadData, Source
 from rankcode.front_ends import LatencyCode
 from rankcode.tasks import TASKS, TemporalMNIST, temporal_mnist
 

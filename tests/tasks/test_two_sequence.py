@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankcode.data import seeded
+from rankcode.data.sources import seeded
 from rankcode.tasks import TASKS, TwoSequence
 
 ROWS = 100_000

@@ -11,4 +11,4 @@ EXPERIMENTS = ("fig1", "fig2", "fig3", "table1", "fig4", "fig5", "fig6", "fig7",
 
 def experiment(name: str) -> Any:
     """The module of a figure or table: `TITLE`, and `reproduce(place)`."""
-    return import_module(f"rankcode.experiments.{name}")
+    return import_module(f"rankcode.experiments.figures.{name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankcode.experiments import EXPERIMENTS
-from rankcode.whole_file import write_whole
+from rankcode.saving.files import write_whole
 
 HEAD = """# The paper, reproduced
 

@@ -18,16 +18,16 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from matplotlib import rc_context
 
-from rankcode.distributed import own_device
 from rankcode.metrics import Curve, Report, evaluate, tradeoff
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule
-from rankcode.run_folder import RunFolder, versions
-from rankcode.training import described, fit
-from rankcode.training_config import Training
-from rankcode.training_state import merit
-from rankcode.whole_file import write_whole
+from rankcode.saving.files import write_whole
+from rankcode.saving.run_folder import RunFolder, versions
+from rankcode.training.config import Training
+from rankcode.training.distributed import own_device
+from rankcode.training.loop import described, fit
+from rankcode.training.state import merit
 
 Scale = Literal["smoke", "quick", "paper"]
 T = TypeVar("T")

@@ -1,11 +1,11 @@
 """Tasks: data, shapes, labels and, where it exists, the theoretical limit."""
 
-from .own_data import OwnData, rows_for
-from .speech_commands import SpeechCommands
-from .spotting import Spotting, SpottingLimit
-from .temporal_digits import TemporalDigits
-from .temporal_mnist import TemporalMNIST
-from .two_sequence import Limit, TwoSequence
+from rankcode.tasks.own_data import OwnData, rows_for
+from rankcode.tasks.speech_commands import SpeechCommands
+from rankcode.tasks.spotting import Spotting, SpottingLimit
+from rankcode.tasks.temporal_digits import TemporalDigits
+from rankcode.tasks.temporal_mnist import TemporalMNIST
+from rankcode.tasks.two_sequence import Limit, TwoSequence
 
 TASKS = {task.name: task for task in (Spotting, TwoSequence, TemporalDigits, TemporalMNIST, SpeechCommands)}
 

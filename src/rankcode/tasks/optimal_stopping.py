@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from .noise_evidence import NoiseEvidence
+from rankcode.tasks.noise_evidence import NoiseEvidence
 
 
 class OptimalStopping:

@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankcode.data import BadData, Packed, Rows, digest
-from rankcode.feature_cache import is_cache
+from rankcode.data.feature_cache import is_cache
+from rankcode.data.series_files import Series, is_series, read_series, series_of
+from rankcode.data.sources import BadData, Packed, Rows, digest
 from rankcode.front_ends import Audio, Standardise
+from rankcode.tasks.sound import NOISE, Sound, folders, sound_files
 from rankcode.tasks.splits import Splits
-
-from .series_files import Series, is_series, read_series, series_of
-from .sound import NOISE, Sound, folders, sound_files
 
 SPLITS = ("training", "validation", "test")
 ARRAYS = "arrays"  # the path of data that came from no path

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankcode.audio import Audio, LogMel
-from rankcode.audio_files import SUFFIXES
-from rankcode.data import Packed, digest
-from rankcode.feature_cache import Frames, Recording, cached_frames, is_cache, open_cache
-
-from .speech_augmentation import SpeechAugmentation
+from rankcode.data.feature_cache import Frames, Recording, cached_frames, is_cache, open_cache
+from rankcode.data.sound_files import SUFFIXES
+from rankcode.data.sources import Packed, digest
+from rankcode.front_ends.audio import Audio, LogMel
+from rankcode.tasks.speech_augmentation import SpeechAugmentation
 
 NOISE = "_background_noise_"  # the folder of recordings that are no example of anything
 LISTS = {"validation": "validation_list.txt", "test": "testing_list.txt"}  # as Speech Commands has them

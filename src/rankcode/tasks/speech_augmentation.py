@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankcode.audio import LOWEST, power_of
-from rankcode.constants import constant
+from rankcode.device_constants import constant
+from rankcode.front_ends.audio import LOWEST, power_of
 
 
 @dataclass(frozen=True)

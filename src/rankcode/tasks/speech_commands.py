@@ -14,13 +14,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from rankcode.audio import Audio, LogMel
-from rankcode.data import BadData
-from rankcode.downloads import data_folder
-from rankcode.feature_cache import Recording, is_cache
+from rankcode.data.downloads import data_folder
+from rankcode.data.feature_cache import Recording, is_cache
+from rankcode.data.sources import BadData
+from rankcode.front_ends.audio import Audio, LogMel
+from rankcode.tasks.sound import NOISE, Sound, SoundRows, folders, listed_splits
 from rankcode.tasks.splits import Splits
-
-from .sound import NOISE, Sound, SoundRows, folders, listed_splits
 
 KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from rankcode.data import Rows
+from rankcode.data.sources import Rows
 
 R = TypeVar("R", bound=Rows)
 

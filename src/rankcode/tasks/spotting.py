@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rankcode.data import Batch, Generated
+from rankcode.data.sources import Batch, Generated
 
 
 class SpottingLimit(NamedTuple):

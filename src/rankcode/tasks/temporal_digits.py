@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from rankcode.data import Arrays
-from rankcode.latency import LatencyCode
+from rankcode.data.sources import Arrays
+from rankcode.front_ends.latency_code import LatencyCode
 
 LEVELS = 16  # the largest pixel value
 

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rankcode.data import Arrays, BadData
-from rankcode.downloads import data_folder
-from rankcode.latency import LatencyCode
+from rankcode.data.downloads import data_folder
+from rankcode.data.sources import Arrays, BadData
+from rankcode.front_ends.latency_code import LatencyCode
 from rankcode.tasks.digit_augmentation import DigitAugmentation
 
 HELD_OUT = 5_000  # training digits for validation; the paper has none

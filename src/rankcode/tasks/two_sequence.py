@@ -16,10 +16,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rankcode.data import Batch, Generated
-
-from .noise_evidence import NoiseEvidence
-from .optimal_stopping import OptimalStopping
+from rankcode.data.sources import Batch, Generated
+from rankcode.tasks.noise_evidence import NoiseEvidence
+from rankcode.tasks.optimal_stopping import OptimalStopping
 
 # Of limit_curves, close enough that straight lines between them will do.
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.83, 0.86, 0.88, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.975)

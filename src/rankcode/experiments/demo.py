@@ -1,0 +1,243 @@
+"""The first minutes: two networks learn the 2-sequence problem, one with rank coding, one conventionally.
+
+Prints how they compare and writes a page that shows when each of them answers.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rankcode import cells
+from rankcode.inference import decide, trace
+from rankcode.metrics import evaluate, tradeoff
+from rankcode.network import Network
+from rankcode.objectives import AtEnd, AtSpike
+from rankcode.progress import Progress
+from rankcode.rules import FireAt, Never, Threshold
+from rankcode.saving.run_folder import RunFolder, free_folder
+from rankcode.tasks import TwoSequence
+from rankcode.training.loop import Training, fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+THRESHOLD = 0.95
+OBJECTIVES = {"rank-coded": AtSpike(THRESHOLD), "conventional": AtEnd()}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train a rank-coded and a conventional network side by side and write a page that compares them."""
+
+    folder: str | None = None
+    """Where the runs and the page are kept. Default: runs/demo, or the next free name."""
+    examples: int = 96_000
+    """Sequences each network is trained on."""
+    units: int = 32
+    """LSTM units of each network."""
+    test_rows: int = 50_000
+    """Fresh sequences both are judged on."""
+    seed: int = 0
+    """Seed of the weights and of the data."""
+
+    def run(self) -> None:
+        from rankcode import plots  # fails now, not after the training
+
+        if min(self.examples, self.units, self.test_rows) < 1:
+            raise ValueError("examples, units and test rows must be at least 1")
+        torch.set_num_threads(1)  # networks this small are fastest on one
+        folder = Path(self.folder) if self.folder else free_folder(Path("runs/demo"))
+        task = TwoSequence(test_rows=self.test_rows)
+        print(f"Two LSTMs of {self.units} units learn, from {self.examples:,} noisy sequences of {task.steps} steps,")
+        print("to tell whether a sequence has a positive or a negative mean.")
+        _train_side_by_side(self, folder)
+        runs = {name: RunFolder(folder / name) for name in OBJECTIVES}
+        networks = {name: run.model("last") for name, run in runs.items()}
+        histories = {name: run.records() for name, run in runs.items()}
+
+        print("\ncomparing …")
+        rows = _compare(task, networks, histories)
+        curves = {name: tradeoff(network, task) for name, network in networks.items()}
+        limits = task.limit_curves()
+        batch = next(task.test.scan(200, "cpu"))
+        shown = _telling_examples(networks["rank-coded"], batch.inputs)
+        figures = {
+            "examples": plots.plot_examples(
+                batch.inputs[shown],
+                [task.label_names[label] for label in batch.labels[shown].tolist()],
+                {name: trace(network, batch.inputs[shown]) for name, network in networks.items()},
+                THRESHOLD,
+            ),
+            "spike_times": plots.plot_spike_times(histories),
+            "tradeoff": plots.plot_tradeoff(curves, limits),
+        }
+        page = folder / "report.html"
+        page.write_text(_page(self, task, rows, figures))
+        print(_table(rows))
+        print(f"The page {page} shows how it happened. Each run is kept beside it, in {folder}.")
+
+
+def _train(name: str, demo: Demo, folder: Path) -> None:
+    """One of the two trainings, in a process of its own."""
+    torch.set_num_threads(1)
+    torch.manual_seed(demo.seed)
+    config = Training(
+        examples=demo.examples,
+        rows=64,
+        rate=0.005,
+        schedule="cosine",
+        clip=1.0,
+        average=0.99,
+        validate_every=max(1, demo.examples // 64 // 60),
+        finish_with="last",
+        seed=demo.seed,
+        device="cpu",
+        folder=str(folder / name),
+        progress=False,
+    )
+    fit(Network(cells.LSTM(1, demo.units), outputs=1), TwoSequence(), OBJECTIVES[name], config)
+
+
+def _train_side_by_side(demo: Demo, folder: Path) -> None:
+    """Both trainings at once, and a line that shows how they get on."""
+    with ProcessPoolExecutor(len(OBJECTIVES), get_context("spawn")) as pool:
+        trainings = [pool.submit(_train, name, demo, folder) for name in OBJECTIVES]
+        with Progress(demo.examples) as bar:
+            waiting = set(trainings)
+            while waiting:
+                waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION).not_done
+                latest = {name: RunFolder(folder / name).records()[-1:] for name in OBJECTIVES}
+                done = min((record["examples"] for records in latest.values() for record in records), default=0)
+                if all(latest.values()) and bar.due(done):
+                    texts = [f"{name} {_at_first_spike(record)}" for name, (record,) in latest.items()]
+                    bar.show(min(done, demo.examples), ", ".join(texts))
+        for training in trainings:
+            training.result()
+
+
+def _at_first_spike(record: dict[str, Any]) -> str:
+    report = record["first_spike"]
+    return f"{100 * report['accuracy']:.1f} % at step {report['mean_steps']:.1f}"
+
+
+def _compare(
+    task: TwoSequence, networks: dict[str, Network], histories: dict[str, list[dict[str, Any]]]
+) -> list[dict[str, str]]:
+    """The comparison, a row for each way of answering."""
+    coded, conventional = networks["rank-coded"], networks["conventional"]
+    early = evaluate(coded, task, Threshold(THRESHOLD))
+    same = max(1, round(early.mean_steps))
+    ways = [
+        ("rank-coded", "first spike", early),
+        ("conventional", "first spike", evaluate(conventional, task, Threshold(THRESHOLD))),
+        ("conventional", f"at step {same}", evaluate(conventional, task, FireAt(same))),
+        ("conventional", "at the end", evaluate(conventional, task, Never())),
+    ]
+    return [
+        {
+            "network": name,
+            "answers": way,
+            "accuracy": f"{100 * report.accuracy:.2f} %",
+            "mean steps read": f"{report.mean_steps:.1f} of {task.steps}",
+            "training computed": f"{100 * _share_computed(histories[name], task.steps):.0f} % of all steps",
+        }
+        for name, way, report in ways
+    ]
+
+
+def _share_computed(records: list[dict[str, Any]], steps: int) -> float:
+    """Steps read in training ÷ steps there were."""
+    read = examples = 0.0
+    for record in records:
+        read += record["training"]["mean_steps"] * (record["examples"] - examples)
+        examples = record["examples"]
+    return read / (steps * examples)
+
+
+def _telling_examples(network: Network, inputs: torch.Tensor) -> list[int]:
+    """Rows that are answered early, later and last, so that the picture shows all kinds."""
+    order = decide(network, inputs, rule=Threshold(THRESHOLD)).steps.argsort(stable=True)
+    return order[torch.linspace(0, len(order) - 1, 4).long()].tolist()
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in rows[0]}
+    lines = [
+        [column for column in rows[0]],
+        ["─" * width for width in widths.values()],
+        *(row.values() for row in rows),
+    ]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths.values(), strict=True)) for line in lines)
+
+
+def _page(demo: Demo, task: TwoSequence, rows: list[dict[str, str]], figures: dict[str, Figure]) -> str:
+    """One self-contained HTML page."""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in rows[0])
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    pictures = {name: _svg(figure) for name, figure in figures.items()}
+    text = Template(PAGE)
+    return text.substitute(
+        pictures, table=table, examples_count=f"{demo.examples:,}", units=demo.units, steps=task.steps
+    )
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")
+    return buffer.getvalue()[buffer.getvalue().index("<svg") :]
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>rankcode demo</title>
+<style>
+  body { font: 16px/1.55 system-ui, sans-serif; color: #22262d; max-width: 62rem; margin: 2.5rem auto; }
+  body { padding: 0 1.2rem; }
+  h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.4rem; }
+  p { max-width: 46rem; } svg { max-width: 100%; height: auto; }
+  table { border-collapse: collapse; margin: 1.2rem 0; } th, td { padding: .45rem .9rem; text-align: left; }
+  th { border-bottom: 2px solid #22262d; font-weight: 600; } td { border-bottom: 1px solid #dcdfe4; }
+  tbody tr:first-child td { background: #eaf2fd; font-weight: 600; }
+</style>
+</head>
+<body>
+<h1>Two networks, one of them learned when to answer</h1>
+<p>Each sequence has $steps noisy values around a positive or a negative mean, and the task is to tell which. Some
+sequences are almost free of noise and need a few values, others need all of them. Two LSTMs of $units units were
+trained on the same $examples_count sequences: one with <b>rank coding</b>, where the first output that is 95 % sure
+ends the sequence and is the only place the gradient starts from, the other <b>conventionally</b>, from the
+last step.</p>
+$table
+<p>Steps read count the inputs consumed when the network answered; a sequence on which it never fires counts as its
+full length. After its answer rank coding computes nothing, in training as in use: the last column is what it computed
+of the steps there were.</p>
+<h2>When each network fires</h2>
+<p>Four test sequences, from one that is answered early to one that is answered last, and the belief in the positive
+class. A dot is the first spike; what comes after it is drawn faintly and is not computed in use.</p>
+$examples
+<h2>Getting faster while learning</h2>
+<p>First-spike times on validation data through training: the darker, the more sequences are answered after that many
+steps. The line is the mean. The conventional network is read with the same threshold, though it never trained for it:
+compare how far down each of them comes.</p>
+$spike_times
+<h2>Speed against accuracy</h2>
+<p>Each dot is a threshold on the trained network. Black: what an ideal observer reaches that knows how the sequences
+are made, with a constant threshold on the exact posterior, and with the best possible moment to stop. Larger networks
+that train longer come closer to it than these.</p>
+$tradeoff
+</body>
+</html>
+"""

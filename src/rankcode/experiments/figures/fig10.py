@@ -1,0 +1,83 @@
+"""Fig. 10: accuracy and time of the spiking networks over thresholds. θ is the height at which an output membrane is
+read; the neurons themselves keep their own threshold of 0.5, at which they reset. The paper does not list its
+thresholds; its networks are the last ones of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from rankcode.experiments.figures import measures
+from rankcode.experiments.reproduction import Number, Reproduction, Result
+from rankcode.experiments.trainings import spiking as trainings
+from rankcode.metrics import Curve
+from rankcode.plots.style import COLOURS, plain
+
+TITLE = "Fig. 10: rank coding in a spiking network, over thresholds"
+SPIKE, END = "rank-coded", "conventional"
+THRESHOLDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+
+
+def reproduce(place: Reproduction) -> Result:
+    settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
+    runs = {name: [place.trained(setting)] for name, setting in settings.items()}
+    curves = {name: trained[0].curve(THRESHOLDS, model="last") for name, trained in runs.items()}
+    numbers = []
+    for name, curve in curves.items():
+        numbers += _numbers(name, curve)
+    numbers += measures.cost(runs)
+    drawn = {"trade-off": {name: curve.as_dict() for name, curve in curves.items()}}
+    return Result(_draw(curves), numbers, drawn | measures.cost_curves(runs), _text(place, curves))
+
+
+def _numbers(name: str, curve: Curve) -> list[Number]:
+    trained, best = curve.thresholds.index(trainings.THETA), curve.accuracy.index(max(curve.accuracy))
+    numbers = []
+    for label, at in (("θ = 0.5", trained), (f"its best θ of those drawn, {curve.thresholds[best]:g}", best)):
+        numbers.append(Number(f"{name}, {label}: accuracy", None, 100 * curve.accuracy[at]))
+        numbers.append(Number(f"{name}, {label}: mean steps read", None, curve.mean_steps[at], "steps"))
+    return numbers
+
+
+def _text(place: Reproduction, curves: dict[str, Curve]) -> str:
+    parts = []
+    for name, curve in curves.items():
+        trained, best = curve.thresholds.index(trainings.THETA), curve.accuracy.index(max(curve.accuracy))
+        found = (
+            f"the {name} network is right for {100 * curve.accuracy[trained]:.2f} % after "
+            f"{curve.mean_steps[trained]:.2f} steps at θ = 0.5"
+        )
+        if best != trained:
+            found += (
+                f", and at best for {100 * curve.accuracy[best]:.2f} % after {curve.mean_steps[best]:.2f} steps, at "
+                f"θ = {curve.thresholds[best]:g}"
+            )
+        parts.append(found + (", its best" if best == trained else ""))
+    scale = "" if place.scale == "paper" else " At this scale the network is small and training short."
+    return f"On the test digits {'; '.join(parts)}.{scale}"
+
+
+def _draw(curves: dict[str, Curve]) -> Figure:
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr]
+    wide, accuracy, time = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
+    for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
+        right = [100 * each for each in curve.accuracy]
+        line: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4, "lw": 1.6, "label": name}
+        wide.plot(curve.mean_steps, right, **line)
+        accuracy.plot(curve.thresholds, right, **line)
+        time.plot(curve.thresholds, curve.mean_steps, **line)
+        at = curve.thresholds.index(trainings.THETA)
+        wide.plot(curve.mean_steps[at], right[at], "o", ms=10, mfc="none", mec=colour)
+    wide.set(xlabel="mean steps read", ylabel="accuracy (%)", title="trade-off over θ (circle: θ = 0.5)")
+    accuracy.set(xlabel="θ", ylabel="accuracy (%)", title="accuracy")
+    time.set(xlabel="θ", ylabel="mean steps read", title="time", ylim=(0, 10.4))
+    wide.legend(frameon=False)
+    for axes in (accuracy, time):
+        axes.set(xscale="log")
+        axes.set_xticks([0.1, 0.5, 2, 10], ["0.1", "0.5", "2", "10"])
+        axes.axvline(trainings.THETA, color="#8a8f98", lw=1, ls="--")
+    for axes in (wide, accuracy, time):
+        plain(axes)
+    return figure

@@ -1,0 +1,236 @@
+"""Fig. 2, and section B.2: when networks answer in the 2-sequence problem, and how that changes through training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds, paper_time
+from rankcode.experiments.trainings import two_sequence as trainings
+from rankcode.inference import decide, trace
+from rankcode.plots.style import COLOURS, DARK, GREY, plain
+from rankcode.rules import FireAt, Never, Threshold
+
+TITLE = "Fig. 2: the 2-sequence problem"
+THETA = 0.95
+THRESHOLDS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+SPIKE, END = "rank-coded", "conventional"
+OWN_SPIKE, OWN_END = "rank-coded, own settings", "conventional, own settings"
+DRAWN = (8, 30)  # mean steps, where the trade-off is drawn large
+CONSTANT = "constant threshold on the exact posterior"  # the name of a limit
+
+
+def reproduce(place: Reproduction) -> Result:
+    settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
+    settings |= {OWN_SPIKE: trainings.own_rank_coded(place), OWN_END: trainings.own_conventional(place)}
+    more = {"every step": trainings.every_step(place), "until spike": trainings.until_spike(place)}
+    runs = {name: [place.trained(setting, seed) for seed in place.seeds()] for name, setting in settings.items()}
+    runs |= {name: [place.trained(setting)] for name, setting in more.items()}
+    first = {name: trained[0] for name, trained in runs.items()}
+    curves = {name: trained.curve(THRESHOLDS, model="last") for name, trained in first.items()}
+    task = trainings.task(place)
+    found = {} if place.scale == "smoke" else task.limit_curves()  # these take a minute
+    limits = {name: (limit.accuracy.tolist(), limit.steps.tolist()) for name, limit in found.items()}
+    numbers = _numbers(runs, task.steps) + _at_equal_speed(runs, limits)
+    drawn = {
+        "trade-off": {name: curve.as_dict() for name, curve in curves.items()},
+        "limits": {name: {"accuracy": accuracy, "mean_steps": steps} for name, (accuracy, steps) in limits.items()},
+        "through training": {
+            name: [
+                {"examples": record["examples"], "mean_steps": record["first_spike"]["mean_steps"],
+                 "accuracy": record["first_spike"]["accuracy"]}
+                for record in trained.records
+            ]
+            for name, trained in first.items()
+        },
+        "share of steps read in training": {name: trained.share_read for name, trained in first.items()},
+        "seconds of training": {name: trained.seconds for name, trained in first.items()},
+        "seeds": len(runs[SPIKE]),
+    }  # fmt: skip
+    noise = {name: _time_by_noise(first[name], task, place.pick(200, 5_000, 50_000)) for name in (SPIKE, END)}
+    drawn["spike time by noise"] = {name: [column.tolist() for column in found] for name, found in noise.items()}
+    saved = 1 - first[SPIKE].share_read / first[END].share_read
+    leads = {number.what: number for number in numbers if number.what.endswith(EQUAL)}
+    text = (
+        f"With the paper's settings rank-coded training read {100 * saved:.0f} % fewer steps than conventional "
+        "training. The paper compares the two at a fixed step, 14, where conventional training is not made to "
+        "answer. At equal mean steps, "
+        f"both answering at the first spike, it is {_lead(leads[f'{SPIKE} minus {END}{EQUAL}'])} with the paper's "
+        f"settings and {_lead(leads[f'{OWN_SPIKE} minus {OWN_END}{EQUAL}'])} with our own: see the trade-off, with the "
+        "limits of ideal observers on the same sequences."
+    )
+    return Result(_draw(first, curves, limits, noise, task), numbers, drawn, text)
+
+
+def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
+    def reports(name: str, rule) -> list[dict]:
+        return [trained.report(rule, model="last") for trained in runs[name]]
+
+    spike, spike_end = reports(SPIKE, Threshold(THETA)), reports(END, Threshold(THETA))
+    at_end, at_14 = reports(END, Never()), reports(END, FireAt(14))
+
+    def accuracy(what: str, paper: float | None, found: list[dict]) -> Number:
+        mean, spread = over_seeds([100 * report["accuracy"] for report in found])
+        return Number(what, paper, mean, "%", spread)
+
+    def time(what: str, paper: float | None, found: list[dict]) -> list[Number]:
+        ours, spread = over_seeds([report["mean_steps"] for report in found])
+        counted, other = over_seeds([paper_time(report, steps) for report in found])
+        return [
+            Number(
+                f"{what}: spike time as the paper counts", paper, counted, "steps", other, "from 0, silent left out"
+            ),
+            Number(f"{what}: mean steps read", None, ours, "steps", spread, "silent sequences in full"),
+        ]
+
+    return [
+        accuracy("rank-coded, first spike: accuracy", 95.45, spike),
+        *time("rank-coded, first spike", 14.0, spike),
+        accuracy("conventional, step 40: accuracy", 96.84, at_end),
+        accuracy("conventional, step 14: accuracy", 89.0, at_14),
+        accuracy("conventional, first spike: accuracy", 96.32, spike_end),
+        *time("conventional, first spike", 23.0, spike_end),
+    ]
+
+
+EQUAL = ", at equal mean steps"
+
+
+def _lead(points: Number) -> str:
+    ours, spread = points.ours or 0.0, "" if points.spread is None else f" (± {points.spread:.2f})"
+    return f"{abs(ours):.2f} points {'ahead' if ours > 0 else 'behind'}{spread}"
+
+
+def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list[float], list[float]]]) -> list[Number]:
+    """Accuracy at θ = 0.95 minus what others have at as many mean steps: the ideal observer with a constant threshold,
+    and the same training with the loss at the end."""
+
+    def points(name: str) -> list[tuple[float, float]]:
+        reports = [trained.report(Threshold(THETA), model="last") for trained in runs[name]]
+        return [(report["mean_steps"], 100 * report["accuracy"]) for report in reports]
+
+    def lead(name: str, other: list[tuple[list[float], list[float]]]) -> tuple[float, float | None]:
+        """Over the others' (mean steps, accuracy), one for each seed or one for all."""
+        several = other * len(runs[name]) if len(other) == 1 else other
+        pairs = zip(points(name), several, strict=True)
+        return over_seeds([mine - float(np.interp(steps, *theirs)) for (steps, mine), theirs in pairs])
+
+    def by_threshold(name: str) -> list[tuple[list[float], list[float]]]:
+        found = [trained.curve(THRESHOLDS, model="last") for trained in runs[name]]
+        return [(list(curve.mean_steps), [100 * each for each in curve.accuracy]) for curve in found]
+
+    numbers = []
+    if CONSTANT in limits:
+        accuracy, steps = limits[CONSTANT]
+        ideal = sorted(zip(steps, (100 * each for each in accuracy), strict=True))
+        bayes = ([each for each, _ in ideal], [each for _, each in ideal])
+        for name in (SPIKE, END, OWN_SPIKE, OWN_END):
+            mean, spread = lead(name, [bayes])
+            note = "same sequences, equal mean steps"
+            numbers.append(Number(f"{name} minus the constant threshold's limit", None, mean, "points", spread, note))
+    for name, other in ((OWN_SPIKE, OWN_END), (SPIKE, END)):
+        mean, spread = lead(name, by_threshold(other))
+        numbers.append(Number(f"{name} minus {other}{EQUAL}", None, mean, "points", spread))
+    return numbers
+
+
+def _time_by_noise(trained: Trained, task, rows: int) -> tuple[Tensor, Tensor]:
+    """Mean steps read in twelve classes of a sequence's standard deviation."""
+    batch, sigma = task.draw(rows, torch.Generator().manual_seed(7))
+    network = trained.model("last")
+    steps = decide(network, batch.inputs.to(trained.device), rule=Threshold(THETA)).steps.cpu().double()
+    edges = torch.linspace(task.low, task.high, 13)
+    where = torch.bucketize(sigma, edges[1:-1])
+    total, count = torch.zeros(12, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
+    total.index_add_(0, where, steps)
+    count.index_add_(0, where, torch.ones_like(steps))
+    return (edges[1:] + edges[:-1]) / 2, total / count.clamp(min=1)
+
+
+def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
+    figure = Figure(figsize=(11, 9), layout="constrained")
+    parts: Any = figure.subfigures(3, 1, height_ratios=(1, 1, 1.2))
+    upper, middle, lower = parts
+    _draw_examples(upper.subplots(1, 3), first, task)
+    *times, by_noise = middle.subplots(1, 3)
+    for axes, name in zip(times, (SPIKE, END), strict=True):
+        _draw_times(axes, first[name], name, task.steps)
+    for (name, (sigma, steps)), colour in zip(noise.items(), COLOURS, strict=False):
+        by_noise.plot(sigma, steps, color=colour, marker=".", label=name)
+    by_noise.set(xlabel="standard deviation of a sequence", ylabel="mean steps read", title="answers by noise")
+    by_noise.legend(frameon=False)
+    plain(by_noise)
+    wide, *beside = lower.subplots(1, 2 if limits else 1, squeeze=False)[0]
+    for (name, (accuracy, steps)), style in zip(limits.items(), ("-", "--", ":"), strict=False):
+        line = {"color": DARK, "lw": 1, "ls": style, "marker": "*" if len(steps) == 1 else ""}
+        wide.plot(steps, [100 * each for each in accuracy], label=f"limit: {name}", **line)
+    for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
+        wide.plot(curve.mean_steps, [100 * each for each in curve.accuracy], color=colour, marker="o", ms=3, label=name)
+    wide.set(xlabel="mean steps read", ylabel="accuracy (%)", title="trade-off over θ")
+    wide.set_ylim(bottom=max(50, 100 * max(max(curve.accuracy) for curve in curves.values()) - 12))
+    wide.legend(frameon=False, fontsize=8)
+    plain(wide)
+    for axes in beside:
+        _draw_differences(axes, curves, limits)
+    for part, letter in zip(parts, "ABC", strict=True):
+        part.suptitle(letter, x=0.01, ha="left", weight="bold", fontsize=11)
+    return figure
+
+
+def _draw_differences(axes, curves, limits) -> None:
+    """What the trade-off hardly shows: accuracy minus that of the constant threshold, at as many mean steps."""
+    accuracy, steps = (np.array(column) for column in limits[CONSTANT])
+    order = steps.argsort()
+
+    def beyond(found) -> tuple[np.ndarray, np.ndarray]:
+        at, right = np.array(found[1]), np.array(found[0])
+        inside = (at >= DRAWN[0]) & (at <= DRAWN[1])
+        return at[inside], 100 * (right - np.interp(at, steps[order], accuracy[order]))[inside]
+
+    axes.axhline(0, color=DARK, lw=1)
+    for name, found in limits.items():
+        if name != CONSTANT and len(found[1]) > 1:
+            axes.plot(*beyond(found), color=DARK, lw=1, ls="--")
+    for curve, colour in zip(curves.values(), COLOURS, strict=False):
+        axes.plot(*beyond((curve.accuracy, curve.mean_steps)), color=colour, marker="o", ms=3)
+    axes.set(xlabel="mean steps read", ylabel="points", title="minus the limit of a constant threshold")
+    plain(axes)
+
+
+def _draw_examples(panels, first: dict[str, Trained], task) -> None:
+    batch, sigma = task.draw(3, torch.Generator().manual_seed(3))
+    steps = range(1, task.steps + 1)
+    for row, axes in enumerate(panels):
+        axes.plot(steps, batch.inputs[row, :, 0], color=GREY, lw=1, label="input")
+        twin = axes.twinx()
+        for name, colour in zip((SPIKE, END), COLOURS, strict=False):
+            network = first[name].model("last").cpu()
+            activation = trace(network, batch.inputs[row : row + 1]).activations[0]
+            answer = decide(network, batch.inputs[row : row + 1], rule=Threshold(THETA))
+            end = int(answer.steps)
+            twin.plot(steps, activation[:, 1], color=colour, lw=0.8, alpha=0.3)
+            twin.plot(list(steps)[:end], activation[:end, 1], color=colour, lw=1.6, label=name)
+            if bool(answer.fired):
+                twin.plot(end, activation[end - 1, 1], "o", color=colour, ms=5)
+        twin.hlines([1 - THETA, THETA], 1, task.steps, color=GREY, lw=0.8, ls=":")
+        twin.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1], ylabel="output; dotted: θ, 1 − θ" if row == 2 else "")
+        label = task.label_names[int(batch.labels[row])]
+        axes.set(title=f"{label}, σ = {float(sigma[row]):.2f}", xlabel="step")
+    panels[0].set(ylabel="input (grey)")
+
+
+def _draw_times(axes, trained: Trained, name: str, steps: int) -> None:
+    records = trained.records
+    share = torch.zeros(steps, len(records))
+    for column, record in enumerate(records):
+        counts = torch.tensor(record["first_spike"]["steps_histogram"], dtype=torch.float32)
+        share[: len(counts), column] = counts / counts.sum()
+    examples = [record["examples"] / 1000 for record in records]
+    extent = (0, examples[-1], 0.5, steps + 0.5)
+    axes.imshow(share.sqrt().numpy(), origin="lower", aspect="auto", extent=extent, cmap="Greys", vmin=0, vmax=1)
+    axes.plot(examples, [record["first_spike"]["mean_steps"] for record in records], color=COLOURS[name == END], lw=1.5)
+    axes.set(title=f"first spikes, {name}", xlabel="training sequences (thousands)", ylabel="steps read")

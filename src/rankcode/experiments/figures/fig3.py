@@ -1,0 +1,138 @@
+"""Fig. 3: a digit as ten frames, how spikes move forward through training, and how β moves a network from the slow
+regime to the fast one. The paper draws a ConvLSTM of 20 units; the LSTM of 340 is drawn beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from rankcode.experiments.figures import measures
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
+from rankcode.experiments.trainings import mnist as trainings
+from rankcode.plots.style import COLOURS, DARK, GREY
+from rankcode.rules import Threshold
+
+TITLE = "Fig. 3: temporal MNIST"
+LSTM, CONV, SWITCH = "LSTM-340", "ConvLSTM-20", "ConvLSTM-20, β switches"
+PAPER = {LSTM: 98.14, CONV: 99.19}  # of Table 1
+
+
+def reproduce(place: Reproduction) -> Result:
+    settings = {
+        LSTM: trainings.lstm_fast(place),
+        CONV: trainings.conv_lstm_fast(place, 20),
+        SWITCH: trainings.conv_lstm_switch(place),
+    }
+    first = {name: place.trained(setting) for name, setting in settings.items()}
+    histories = {name: measures.through_training(trained) for name, trained in first.items()}
+    before, after = _around_the_switch(first[SWITCH])
+    runs = {name: [trained] for name, trained in first.items()}
+    numbers = [*_numbers(first), *_switch_numbers(before, after), *measures.cost(runs)]
+    curves = {
+        "through training": histories,
+        "β": {LSTM: trainings.BETA, CONV: trainings.BETA, "switch": [trainings.FIRST_BETA, trainings.BETA]},
+        "units": {LSTM: trainings.lstm_units(place), CONV: trainings.conv_lstm_units(place, 20)},
+        **measures.cost_curves(runs),
+    }
+    return Result(_draw(place, histories), numbers, curves, _text(place, histories, before, after))
+
+
+def _around_the_switch(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Validation at the end of the first β, and at the end of training."""
+    batches = trained.records[-1]["batch"]
+    early = [record for record in trained.records if record["batch"] <= trainings.SWITCH_AT * batches]
+    return early[-1]["validation"], trained.records[-1]["validation"]
+
+
+def _numbers(first: dict[str, Trained]) -> list[Number]:
+    numbers = []
+    for name, trained in first.items():
+        report = trained.report(Threshold(trainings.THETA), model="last")
+        note = "the paper's: best of two runs on the test set" if name in PAPER else ""
+        numbers.append(measures.accuracy(f"{name}, end of training: accuracy", [report], PAPER.get(name), note))
+        steps = trained.setting.task.steps
+        frame = 100 * trainings.share_of_frame(report, steps)
+        paper = "< 15 %" if name in PAPER else None
+        numbers.append(
+            Number(f"{name}: frame passed at the spike", paper, frame, "%", None, "from 0, silent digits left out")
+        )
+        numbers.append(measures.time(name, [report]))
+    return numbers
+
+
+def _switch_numbers(before: dict[str, Any], after: dict[str, Any]) -> list[Number]:
+    numbers = []
+    for when, report in ((f"β = {trainings.FIRST_BETA:g}", before), (f"then β = {trainings.BETA:g}", after)):
+        numbers.append(measures.accuracy(f"{SWITCH}, {when}: accuracy", [report], None, "validation"))
+        numbers.append(measures.time(f"{SWITCH}, {when}", [report])._replace(note="validation"))
+    return numbers
+
+
+def _text(place: Reproduction, histories: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> str:
+    def moved(name: str) -> str:
+        history = histories[name]
+        return (
+            f"{name} from {history['mean_steps'][0]:.1f} to {history['mean_steps'][-1]:.1f} steps of ten, with "
+            f"{100 * history['accuracy'][-1]:.2f} % right in the end"
+        )
+
+    return (
+        f"Through training the answers move: those of {moved(LSTM)}, and those of {moved(CONV)} (validation digits, "
+        "one seed). Grey bands are the paper's regimes, fast, before 15 % of the frame have passed, and slow, after "
+        f"25. {trainings.beyond_the_paper(place)} With β = "
+        f"{trainings.FIRST_BETA:g} the ConvLSTM reads {before['mean_steps']:.2f} steps and is right for "
+        f"{100 * before['accuracy']:.2f} %; trained on with β = {trainings.BETA:g} it ends at "
+        f"{after['mean_steps']:.2f} steps and {100 * after['accuracy']:.2f} %.{trainings.at_this_scale(place)}"
+    )
+
+
+def _draw(place: Reproduction, histories: dict[str, Any]) -> Figure:
+    figure = Figure(figsize=(11, 8.4), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr]
+    parts: Any = figure.subfigures(3, 1, height_ratios=(0.62, 1, 1))
+    titles = (
+        f"B  rank-coded training, β = {trainings.BETA:g}, validation digits",
+        "C  ConvLSTM-20, β lowered during training, validation digits",
+    )
+    _draw_digit(parts[0], trainings.task(place))
+    for part, title, names in zip(parts[1:], titles, ((LSTM, CONV), (SWITCH,)), strict=True):
+        panels = part.subplots(1, 2)
+        measures.draw_through_training(panels[0], panels[1], {name: histories[name] for name in names})
+        part.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
+        _draw_regimes(panels[0])
+        if SWITCH in names:
+            _draw_betas(panels, histories[SWITCH]["epochs"][-1])
+        else:
+            panels[1].legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _draw_regimes(axes: Any) -> None:
+    """The paper's, in steps read: it counts from 0."""
+    for name, low, high in (("fast", 0, 2.5), ("slow", 3.5, 10.4)):
+        axes.axhspan(low, high, color=GREY, alpha=0.1, lw=0)
+        where = {"xytext": (-4, 0), "textcoords": "offset points", "xycoords": axes.get_yaxis_transform()}
+        axes.annotate(name, (1, low + 0.6), ha="right", va="center", fontsize=8, color=GREY, **where)
+
+
+def _draw_betas(panels: Any, end: float) -> None:
+    at = trainings.SWITCH_AT * end
+    for axes in panels:
+        axes.lines[0].set_color(COLOURS[1])
+        axes.axvline(at, color=DARK, lw=1, ls="--")
+    for left, right, beta in ((0, at, trainings.FIRST_BETA), (at, end, trainings.BETA)):
+        where = {"xy": ((left + right) / 2, 0.45), "xycoords": panels[0].get_xaxis_transform()}
+        panels[0].annotate(f"β = {beta:g}", ha="center", color=DARK, fontsize=9, **where)
+
+
+def _draw_digit(part: Any, task: Any) -> None:
+    inputs, labels, _ = next(iter(task.test.scan(1, "cpu")))
+    frames = inputs[0, :, 0]  # [steps, height, width]
+    for step, axes in enumerate(part.subplots(1, len(frames))):
+        axes.imshow(frames[step].numpy(), cmap="Greys", vmin=0, vmax=1)
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(f"step {step + 1}", fontsize=9)
+    name = task.label_names[int(labels[0])]
+    title = f"A  a {name}: every pixel spikes once, the darkest ink first, the background last"
+    part.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)

@@ -1,0 +1,135 @@
+"""Fig. 7, and appendix C: does it matter which θ a network is trained with? On the 2-sequence problem, a network for
+each, tested at all of them.
+
+Networks trained with different θ answer at different times, so they are compared at equal mean steps as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rankcode.experiments.figures.fig2 import THRESHOLDS as FINE
+from rankcode.experiments.reproduction import Number, Reproduction, Result
+from rankcode.experiments.trainings import two_sequence as trainings
+from rankcode.metrics import Curve
+from rankcode.plots.style import COLOURS, plain
+
+TITLE = "Fig. 7: the threshold during training"
+THRESHOLDS = (0.85, 0.9, 0.95, 0.99, 0.999)
+THETA = 0.95  # of the paper's other figures
+HIGH = 0.95  # the paper: little difference as long as θ is reasonably high
+ALL, SOME = "all five networks", f"those trained with θ of at least {HIGH:g}"
+SEEDS = f"seeds of the network trained with θ = {THETA:g}"
+
+
+def reproduce(place: Reproduction) -> Result:
+    runs = {theta: place.trained(trainings.rank_coded(place, theta)) for theta in THRESHOLDS}
+    seeds = [place.trained(trainings.rank_coded(place, THETA), seed) for seed in place.seeds()]
+    curves = {theta: trained.curve(FINE, model="last") for theta, trained in runs.items()}
+    apart = {ALL: difference(list(curves.values()))}
+    apart[SOME] = difference([curve for theta, curve in curves.items() if theta >= HIGH])
+    if len(seeds) > 1:  # what chance alone does
+        apart[SEEDS] = difference([trained.curve(FINE, model="last") for trained in seeds])
+    read = {theta: trained.share_read for theta, trained in runs.items()}
+    drawn = {
+        "tested at": list(THRESHOLDS),
+        "accuracy": {f"trained with {theta:g}": at(curve, curve.accuracy) for theta, curve in curves.items()},
+        "mean steps": {f"trained with {theta:g}": at(curve, curve.mean_steps) for theta, curve in curves.items()},
+        "trade-off": {f"trained with {theta:g}": curve.as_dict() for theta, curve in curves.items()},
+        "share of steps read in training": {f"trained with {theta:g}": share for theta, share in read.items()},
+        "accuracy apart at equal mean steps": apart,
+    }
+    return Result(_draw(curves), _numbers(curves, apart, read), drawn, _text(curves, apart))
+
+
+def at(curve: Curve, values: Sequence[float], thresholds: Sequence[float] = THRESHOLDS) -> list[float]:
+    """The values of a curve at some of its thresholds."""
+    return [values[curve.thresholds.index(theta)] for theta in thresholds]
+
+
+def difference(curves: Sequence[Curve]) -> dict[str, float] | None:
+    """How far the highest and the lowest of some curves are apart in accuracy at equal mean steps, over the steps that
+    all of them reach with the tested θ: the mean and the largest distance, and from where to where. None where there
+    are no such steps."""
+    reached = [at(curve, curve.mean_steps) for curve in curves]
+    start, end = max(steps[0] for steps in reached), min(steps[-1] for steps in reached)
+    if not start < end:
+        return None
+    steps = np.linspace(start, end, 101)
+    between = np.stack([np.interp(steps, curve.mean_steps, curve.accuracy) for curve in curves])
+    apart = between.max(0) - between.min(0)
+    return {"mean": float(apart.mean()), "largest": float(apart.max()), "from": float(start), "to": float(end)}
+
+
+def _numbers(curves: dict[float, Curve], apart: dict[str, dict | None], read: dict[float, float]) -> list[Number]:
+    numbers = []
+    for theta, curve in curves.items():
+        what, paper = f"trained with θ = {theta:g}, tested at {THETA:g}", 95.45 if theta == THETA else None
+        note = f"{100 * read[theta]:.0f} % of the steps read in training"
+        numbers.append(Number(f"{what}: accuracy", paper, 100 * at(curve, curve.accuracy, [THETA])[0]))
+        steps = at(curve, curve.mean_steps, [THETA])[0]
+        numbers.append(Number(f"{what}: mean steps read", None, steps, "steps", note=note))
+    for name, found in apart.items():
+        what, paper = f"accuracy apart at equal mean steps, {name}", None if name == SEEDS else "minimal"
+        if found is None:
+            numbers.append(Number(what, paper, None, "points"))
+        else:
+            note = f"at most {100 * found['largest']:.2f}; compared from {found['from']:.1f} to {found['to']:.1f} steps"
+            numbers.append(Number(what, paper, 100 * found["mean"], "points", note=note))
+    return numbers
+
+
+def _text(curves: dict[float, Curve], apart: dict[str, dict | None]) -> str:
+    accuracy = [100 * at(curve, curve.accuracy, [THETA])[0] for curve in curves.values()]
+    steps = [at(curve, curve.mean_steps, [THETA])[0] for curve in curves.values()]
+    text = (
+        f"Tested at θ = {THETA:g}, the five networks answer {min(accuracy):.2f} to {max(accuracy):.2f} % rightly, "
+        f"after {min(steps):.1f} to {max(steps):.1f} steps. So they are compared at equal mean steps, interpolated."
+    )
+    for name, found in apart.items():
+        if found is None:
+            text += f" {name.capitalize()}: there are no mean steps that all reach."
+        else:
+            text += (
+                f" {name.capitalize()}: {100 * found['mean']:.2f} points of accuracy between the best and the worst on "
+                f"average, {100 * found['largest']:.2f} at most."
+            )
+    return text
+
+
+def _draw(curves: dict[float, Curve]) -> Figure:
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.35, 1))[0]
+    axes = left.subplots()
+    dot = {"marker": "o", "ls": "", "ms": 5.5, "mec": "white", "mew": 0.6}
+    for (theta, curve), colour in zip(curves.items(), COLOURS, strict=False):
+        percent, tested = ([100 * each for each in values] for values in (curve.accuracy, at(curve, curve.accuracy)))
+        axes.plot(curve.mean_steps, percent, color=colour, lw=1.3, alpha=0.8)
+        axes.plot(at(curve, curve.mean_steps), tested, color=colour, label=f"{theta:g}", **dot)
+    steps = np.array([at(curve, curve.mean_steps) for curve in curves.values()])
+    accuracy = 100 * np.array([at(curve, curve.accuracy) for curve in curves.values()])
+    axes.set(xlabel="mean steps read", ylabel="accuracy (%)", title="trade-off; the dots are θ in testing")
+    axes.set(xlim=(steps.min() - 1, steps.max() + 1), ylim=(accuracy.min() - 0.5, accuracy.max() + 0.5))
+    axes.legend(title="θ in training", frameon=False, loc="lower right")
+    plain(axes)
+    upper, lower = right.subplots(2, 1, sharex=True)
+    _table(upper, "accuracy (%)", [[100 * each for each in at(curve, curve.accuracy)] for curve in curves.values()])
+    _table(lower, "mean steps read", [at(curve, curve.mean_steps) for curve in curves.values()])
+    lower.set_xlabel("θ in testing")
+    return figure
+
+
+def _table(axes, title: str, values: list[list[float]]) -> None:
+    names = [f"{theta:g}" for theta in THRESHOLDS]
+    axes.imshow(values, cmap="Blues", aspect="auto", vmax=2 * np.max(values) - np.min(values))
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(title=title, ylabel="θ in training")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,1 @@
+"""The trainings that figures share, one module for each task."""

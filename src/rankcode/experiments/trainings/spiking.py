@@ -1,0 +1,55 @@
+"""Trainings of a fully spiking network on temporal MNIST (the paper's appendix on SNNs; the network of Wu et al. 2018).
+
+From the paper: two convolutions of 32 channels and 3 × 3 kernels with padding, 128 dense neurons, threshold 0.5, decay
+0.2, surrogate width 0.5, 400 digits a batch, Adam at 0.001, cross-entropy of the output membranes at the first output
+spike or at the last step. The paper names no pooling, no epochs and no β: here spikes are averaged over 2 × 2 neurons
+between the convolutions, there are 30 epochs, and β is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rankcode import cells
+from rankcode.experiments.reproduction import Reproduction, Setting
+from rankcode.experiments.trainings import mnist as mnist_trainings
+from rankcode.network import Network
+from rankcode.objectives import AtEnd, AtSpike, Objective
+from rankcode.training.config import Training
+
+THETA = 0.5
+
+
+def network(place: Reproduction) -> Network:
+    channels, height, width = mnist_trainings.task(place).features
+    maps, dense, image = place.pick(4, 8, 32), place.pick(16, 64, 128), (height, width)
+    settings: dict[str, Any] = {"threshold": THETA, "decay": 0.2, "width": 0.5}
+    return Network(
+        cells.Stack(
+            cells.ConvLIF(channels, maps, image, **settings),
+            cells.ConvLIF(maps, maps, image, pool=2, **settings),
+            cells.LIF(maps * (height // 2) * (width // 2), dense, **settings),
+            cells.LIF(dense, 10, emits="membranes", **settings),
+        ),
+        outputs=10,
+    )
+
+
+def training(place: Reproduction, objective: Objective, name: str) -> Setting:
+    settings = Training(
+        epochs=place.pick(2, 0.25, 30),
+        rows=place.pick(64, 100, 400),
+        rate=place.pick(0.01, 0.003, 0.001),
+        validate_every=place.pick(6, 20, None),
+        first_spike_threshold=THETA,
+        finish_with="last",
+    )
+    return Setting(f"mnist-spiking-{name}", mnist_trainings.task(place), lambda: network(place), objective, settings)
+
+
+def rank_coded(place: Reproduction) -> Setting:
+    return training(place, AtSpike(THETA), "rank-coded")
+
+
+def conventional(place: Reproduction) -> Setting:
+    return training(place, AtEnd(), "conventional")

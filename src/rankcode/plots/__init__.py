@@ -1,0 +1,12 @@
+"""Pictures of runs. Needs matplotlib: `pip install 'rankcode[plots]'`."""
+
+try:
+    import matplotlib  # noqa: F401 (every picture needs it)
+except ImportError:
+    raise ImportError("pictures need matplotlib: pip install 'rankcode[plots]'") from None
+
+from rankcode.plots.examples import plot_examples
+from rankcode.plots.tradeoff import plot_tradeoff
+from rankcode.plots.training import plot_spike_times, plot_training
+
+__all__ = ["plot_examples", "plot_spike_times", "plot_tradeoff", "plot_training"]

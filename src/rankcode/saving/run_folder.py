@@ -1,0 +1,224 @@
+"""The folder of a training run: config.json, checkpoint.pt, metrics.jsonl, best and last model, a plot.
+
+Every file is written whole or not at all, but for metrics.jsonl, which grows by a line for each record. A
+run that was cut off goes on from its checkpoint, which holds the records too: metrics.jsonl begins again
+from those. config.json says what the run is, and nobody else's files are ever written over.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import platform
+from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankcode.network import Network
+from rankcode.saving.files import alone_in, write_whole
+from rankcode.saving.model_file import load, save
+
+FORMAT = 1
+
+
+class RunFolder:
+    def __init__(self, path: str | Path, tensorboard: bool = False):
+        self.path, self.tensorboard = Path(path), tensorboard
+        self._events: Any = None
+        self._lock: ExitStack | None = None
+
+    def config(self) -> dict[str, Any]:
+        file = self.path / "config.json"
+        if not file.is_file():
+            raise FileNotFoundError(f"{self.path} is not a run folder: it has no config.json")
+        try:
+            config = json.loads(file.read_text())
+            found = config["format"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{file} is damaged: it is not the configuration of a run") from None
+        if found != FORMAT:
+            raise ValueError(
+                f"{self.path} was written in format {found}, this version of rankcode reads format {FORMAT}"
+            )
+        for part in ("task", "network", "objective", "training"):
+            if not isinstance(config.get(part), dict):
+                raise ValueError(f"{file} is damaged: it does not say what the {part} is")
+        return config
+
+    def move_data(self, path: str) -> None:
+        """Write down that the data of the run's task is elsewhere now."""
+        config = self.config()
+        self._hold()
+        where = next((name for name in ("data", "path") if name in config["task"]), None)
+        if where is None:
+            raise ValueError(f"the task of {self.path} has no data that could have moved")
+        config["task"][where] = str(Path(path).resolve())
+        write_whole(self.path / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+
+    def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
+        """Make the folder, or look into the run it holds: the checkpoint to go on from, or None to start."""
+        if self.tensorboard:
+            _tensorboard_writer()  # fails now where it is not installed, before anything is written
+        if not (self.path / "config.json").exists():
+            if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
+                raise ValueError(f"{self.path} exists and is not a run folder: choose another")
+            self._hold()
+            if not (self.path / "config.json").exists():  # another process may have begun a run meanwhile
+                content = {"format": FORMAT, "versions": versions(), **settings}
+                write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
+                return None
+        if not resume:
+            raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
+        if not (self.path / "checkpoint.pt").exists() and (self.records() or any(self.path.glob("*.safetensors"))):
+            raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
+        self.check(settings)
+        self._hold()
+        return self.checkpoint()
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Whether the run has these settings."""
+        written = self.config()
+        for part, wanted in json.loads(json.dumps(settings)).items():
+            if not _same(written.get(part), wanted):
+                difference = _difference(part, written.get(part), wanted)
+                raise ValueError(f"{self.path} holds a run with other settings: {difference}")
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The latest checkpoint, or None before the first."""
+        file = self.path / "checkpoint.pt"
+        if not file.exists():
+            return None
+        try:
+            return torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+        except OSError:
+            raise
+        except Exception:  # there is no telling what a damaged file makes the reader stumble over
+            raise ValueError(f"{file} is damaged or cut short: the run cannot go on from it") from None
+
+    def start(self, records: list[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
+        """Bring every file in line with where the run stands now."""
+        for leftover in self._leftovers():
+            leftover.unlink()
+        write_whole(self.path / "metrics.jsonl", b"".join(_line(record) for record in records))
+        self.write_checkpoint(checkpoint)
+        if self.tensorboard:
+            examples = records[-1]["examples"] if records else 0
+            self._events = _tensorboard_writer()(self.path, purge_step=examples + 1)
+
+    def write_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_whole(self.path / "checkpoint.pt", buffer.getvalue())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that was cut short is left out."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        try:
+            return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        except ValueError:
+            raise ValueError(f"{file} is damaged: a line of it is not JSON") from None
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        with open(self.path / "metrics.jsonl", "ab") as file:
+            file.write(_line(record))
+        if self._events is not None:
+            for part in ("training", "validation", "first_spike"):
+                for name, value in record.get(part, {}).items():
+                    if isinstance(value, float):
+                        self._events.add_scalar(f"{part}/{name}", value, record["examples"])
+            self._events.flush()
+
+    def write_model(self, name: str, network: Network) -> None:
+        save(network, self.path / f"{name}.safetensors")
+
+    def model(self, name: str = "best", network: Network | None = None) -> Network:
+        return load(self.path / f"{name}.safetensors", network)
+
+    def finish(self) -> None:
+        """training.png, where matplotlib is installed."""
+        if find_spec("matplotlib") is not None:
+            from rankcode.plots import plot_training
+
+            part = self.path / ".part.training.png"
+            plot_training(self.records(), part)
+            os.replace(part, self.path / "training.png")
+
+    def close(self) -> None:
+        """Let others write to the folder again."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self._events is not None:
+            self._events.close()
+
+    def _hold(self) -> None:
+        """Keep others from writing to the folder."""
+        if self._lock is None:
+            lock = ExitStack()
+            try:
+                lock.enter_context(alone_in(self.path, wait=False))
+            except BlockingIOError:
+                raise ValueError(f"{self.path} is being trained by another process") from None
+            self._lock = lock
+
+    def _leftovers(self) -> list[Path]:
+        """Files whose writing was cut off."""
+        return [*self.path.glob(".*.part"), *self.path.glob(".part.*")]
+
+    def _only_leftovers(self) -> bool:
+        return set(self.path.iterdir()) == set(self._leftovers())
+
+
+def free_folder(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that does not exist."""
+    return next(free for n in count(1) if not (free := path if n == 1 else path.with_name(f"{path.name}-{n}")).exists())
+
+
+def _tensorboard_writer() -> Any:
+    """The class that writes TensorBoard events."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("TensorBoard is not installed: pip install 'rankcode[tensorboard]'") from None
+    return SummaryWriter
+
+
+def versions() -> dict[str, str]:
+    try:
+        own = version("rankcode")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        own = "source"
+    return {"rankcode": own, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two settings are the same, but for the last digits of what was computed."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12)
+    return one == other
+
+
+def _difference(name: str, written: Any, wanted: Any) -> str:
+    """The first setting that differs, by its full name."""
+    if isinstance(written, dict) and isinstance(wanted, dict):
+        for key in (*wanted, *written):
+            if not _same(written.get(key), wanted.get(key)):
+                return _difference(f"{name}.{key}", written.get(key), wanted.get(key))
+    return f"{name} is {written!r} there and {wanted!r} here"

@@ -1,0 +1,107 @@
+"""Several processes under `torchrun`: each takes its share of the rows of every batch.
+
+The gradient is the one a single process would compute on the whole batch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rankcode.data.sources import Batch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """The module with the weights of the first process and its gradients averaged over all."""
+        if self.count == 1:
+            return module
+        return DistributedDataParallel(module, device_ids=[device.index] if device.type == "cuda" else None)
+
+    def share(self, batch: Batch) -> tuple[Batch, float]:
+        """The rows of this process, and the weight of their mean loss, so that the average over the
+        processes is the mean over the whole batch."""
+        rows = len(batch.labels)
+        if self.count == 1:
+            return batch, 1.0
+        own = torch.arange(rows, device=batch.labels.device)[self.rank :: self.count]
+        weight = len(own) * self.count / rows
+        if len(own) == 0:  # fewer rows than processes: take part, with weight 0
+            own = torch.zeros(1, dtype=torch.long, device=batch.labels.device)
+        inputs, labels, lengths = batch
+        return Batch(inputs[own], labels[own], None if lengths is None else lengths[own]), weight
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives, or raises, in the first process, in every process."""
+        if self.count == 1:
+            return make()
+        result, error = None, None
+        if self.first:
+            try:
+                result = make()
+            except Exception as raised:
+                error = raised
+        box = [result, error]
+        dist.broadcast_object_list(box)
+        if box[1] is not None:
+            raise box[1]
+        return box[0]  # type: ignore[return-value]
+
+    def total(self, values: Tensor) -> None:
+        """Replace the values by their sum over the processes."""
+        if self.count > 1:
+            dist.all_reduce(values)
+
+
+def processes(device: torch.device) -> Processes:
+    """The processes of the group there is, of those `torchrun` started, or this one alone."""
+    if not dist.is_available():
+        return Processes()
+    if not dist.is_initialized():
+        if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return Processes()
+        # Kept until the program ends: processes that part and meet again may miss each other.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+    return Processes(dist.get_rank(), dist.get_world_size())
+
+
+def own_device(name: str) -> torch.device:
+    """The device of this process: `auto` takes a GPU where there is one, each process its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"there is no device {name!r}: use auto, cpu, cuda or cuda:N")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError(f"device {name} asked for, but PyTorch finds no GPU: use device cpu")
+    index = device.index
+    if index is None:
+        index = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"there is no GPU number {index}: PyTorch finds {torch.cuda.device_count()}, counted from 0")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

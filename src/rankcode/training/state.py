@@ -1,0 +1,162 @@
+"""What a training run holds between two batches; all of it goes into a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankcode.decision import Decision
+from rankcode.network import Network
+from rankcode.training.config import Training
+from rankcode.training.distributed import Processes
+
+
+class TrainingState:
+    def __init__(self, network: Network, config: Training, group: Processes, device: torch.device):
+        self.network, self.config, self.group = network, config, group
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+        self.rate = config.rate
+        self._own: dict[str, Any] = {"lr": config.rate, "fused": None, "capturable": False}
+        if device.type == "cuda":  # one launch for all weights, and it can be recorded
+            self._own = {"lr": torch.tensor(config.rate, device=device), "fused": True, "capturable": True}
+        self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, **self._own)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
+        self.average = None if config.average is None else copy.deepcopy(network)
+        self.batch = 0  # batches done
+        self.examples = 0  # rows in them, up to the last record
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # since then: rows, loss, right answers, steps
+        self.records: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        self.best_weights = self.weights()
+        self._seconds, self._begun = 0.0, time.monotonic()
+        self._validated = self._begun  # when the last record was complete
+        self.optimizer.zero_grad()  # what a loop of the caller's own may have left
+
+    @property
+    def model(self) -> Network:
+        """The network that is validated and saved: the averaged one where there is one."""
+        return self.network if self.average is None else self.average
+
+    @property
+    def seconds(self) -> float:
+        """Spent on this run, the parts before a resume included."""
+        return round(self._seconds + time.monotonic() - self._begun, 3)
+
+    @property
+    def training_seconds(self) -> float:
+        """Spent since the last record was complete: on training alone."""
+        return round(time.monotonic() - self._validated, 3)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the model's weights."""
+        return copy.deepcopy(self.model.state_dict())
+
+    def set_rate(self, rate: float) -> None:
+        self.rate = rate
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def update(self, loss: Tensor) -> None:
+        """One step of the optimiser, and of the average."""
+        self.scaler.scale(loss).backward()
+        if self.config.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.average is not None and self.config.average is not None:
+            share = 1.0 if self.batch == 0 else 1 - self.config.average
+            _move_to(self.average, self.network, share)
+
+    def count(self, labels: Tensor, loss: Tensor, decision: Decision) -> None:
+        """Add a batch to the sums of the record to come."""
+        right, steps = (decision.label == labels).sum(), decision.steps.sum()
+        rows = torch.full_like(right, len(labels))
+        self.sums += torch.stack([column.double() for column in (rows, loss.detach() * rows, right, steps)])
+
+    def collect(self) -> None:
+        """Move the sums of all processes to the first."""
+        self.group.total(self.sums)
+        if not self.group.first:
+            self.sums.zero_()
+
+    def means(self) -> dict[str, float]:
+        rows, loss, right, steps = self.sums.tolist()
+        return {"loss": loss / rows, "accuracy": right / rows, "mean_steps": steps / rows}
+
+    def add(self, record: dict[str, Any]) -> bool:
+        """Add a record to the history; whether its model is the best so far, which is then kept."""
+        self.records.append(record)
+        self._validated = time.monotonic()
+        self.examples = record["examples"]
+        self.sums.zero_()
+        if "validation" in record:
+            select = self.config.select
+            if self.best is not None and not merit(record, select) > merit(self.best, select):
+                return False
+            self.best = record
+        self.best_weights = self.weights()
+        return True
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "examples": self.examples,
+            "sums": self.sums,
+            "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "records": self.records,
+            "best": self.best,
+            "best_weights": self.best_weights,
+        }
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        try:
+            self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
+            self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
+            self._seconds = checkpoint["seconds"]
+            self._validated = time.monotonic() - checkpoint.get("training_seconds", 0.0)
+            self.network.load_state_dict(checkpoint["network"])
+            groups = [group | self._own for group in checkpoint["optimizer"]["param_groups"]]  # as this device has it
+            self.optimizer.load_state_dict(checkpoint["optimizer"] | {"param_groups": groups})
+            self.scaler.load_state_dict(checkpoint["scaler"])
+            if self.average is not None:
+                self.average.load_state_dict(checkpoint["average"])
+            self.records, self.best = checkpoint["records"], checkpoint["best"]
+            self.best_weights = checkpoint["best_weights"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"the checkpoint in {self.config.folder} does not fit the network: {reason}") from None
+
+
+def merit(record: dict[str, Any], select: str) -> tuple[float, float]:
+    """How good the model of a record is: the larger, the better."""
+    if select == "first_spike_accuracy":
+        report, select = record["first_spike"], "accuracy"
+    else:
+        report = record["validation"]
+    sign = 1 if select in ("accuracy", "harmonic_mean") else -1
+    return sign * report[select], -report["mean_steps"]
+
+
+@torch.no_grad()
+def _move_to(average: nn.Module, network: nn.Module, share: float) -> None:
+    """Move the average by a share of the way to the network."""
+    pairs = zip((*average.parameters(), *average.buffers()), (*network.parameters(), *network.buffers()), strict=True)
+    for own, other in pairs:
+        if own.is_floating_point():
+            own.lerp_(other, share)
+        else:  # a count, such as a normalisation's of batches
+            own.copy_(other)

@@ -1,0 +1,109 @@
+"""One training step: a batch, from its inputs to the new weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rankcode.data.sources import Batch, Rows, Source, sent
+from rankcode.decision import Decision
+from rankcode.engines import choose, triton
+from rankcode.engines.cuda_graph import Recorded
+from rankcode.network import Network
+from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
+from rankcode.training.config import Training
+from rankcode.training.state import TrainingState
+
+OBJECTIVES = (AtSpike, AtEnd, EveryStep, UntilSpike)  # which do nothing but tensor operations
+
+
+class Step(nn.Module):
+    """Network and objective as one module: distributed training acts on a module's `forward`."""
+
+    def __init__(self, network: Network, objective: Objective, config: Training, device: torch.device):
+        super().__init__()
+        self.network, self.objective, self.engine, self.device = network, objective, config.engine, device
+        self.precision = None if config.precision == "float32" else getattr(torch, config.precision)
+        types = [part.dtype for part in network.parameters() if part.is_floating_point()]
+        self.dtype = types[0] if types else torch.float32
+
+    def forward(self, batch, progress: float, expected: Tensor | None, check: bool) -> tuple[Tensor, Decision]:
+        with self.autocast():
+            return self.objective(
+                self.network, *batch, engine=self.engine, progress=progress, expected_steps=expected, check=check
+            )
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.precision, enabled=self.precision is not None)
+
+    def fixed(self, inputs: Tensor, progress: float) -> float | None:
+        """What a batch depends on besides its tensors, which is β, if it goes from its inputs to the new weights
+        without the host looking at anything on the way; None if not."""
+        objective = self.objective
+        if type(objective) not in OBJECTIVES or self.precision == torch.float16:
+            return None
+        with self.autocast():
+            chosen = choose(self.network, inputs, objective.rule, self.engine).name
+            if chosen != "triton" or not triton.can_be_recorded(self.network, inputs, objective.rule):
+                return None
+        return objective.beta_at(progress)
+
+
+class Update:
+    """A batch, from its inputs to the new weights. Where that needs nothing from the host it is launched as a whole."""
+
+    def __init__(self, step: nn.Module, state: TrainingState, answers: Answers):
+        self.step, self.state, self.answers = step, state, answers
+        self.progress = 0.0
+        self.alone = step if isinstance(step, Step) and step.device.type == "cuda" else None  # not distributed
+        self.recorded = Recorded(self._without_host, undo=state.optimizer.zero_grad)
+
+    def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
+        state, self.progress = self.state, progress
+        state.set_rate(state.config.rate_at(progress))
+        index = self.answers.index(state.batch)
+        if self.alone is not None:  # in the type that the network runs in
+            batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
+        fixed = None if self.alone is None or check else self.alone.fixed(batch.inputs, progress)
+        if fixed is None:
+            self._run(batch, weight, index, check)
+        else:
+            self.recorded(fixed, *batch, index)
+        state.batch += 1
+
+    def close(self) -> None:
+        self.recorded.close()
+
+    def _without_host(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
+        self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)
+
+    def _run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> None:
+        loss, decision = self.step(batch, self.progress, self.answers.expected(index), check)
+        self.answers.note(index, decision)
+        self.state.update(loss * weight)
+        if weight > 0:
+            self.state.count(batch.labels, loss, decision)
+
+
+class Answers:
+    """Where each row of the data answered last, and so will probably answer next: engines on a GPU are faster for
+    knowing it. It changes nothing else, so it is not part of a checkpoint."""
+
+    def __init__(self, source: Source, config: Training, device: torch.device, processes: int):
+        self.source = source if isinstance(source, Rows) and device.type == "cuda" and processes == 1 else None
+        self.config, self.device = config, device
+        if self.source is not None:
+            self.steps = torch.zeros(self.source.size, dtype=torch.long, device=device)
+
+    def index(self, batch: int) -> Tensor | None:
+        """Which rows a batch holds, where that is known."""
+        if self.source is None:
+            return None
+        return sent(self.source.index(batch, self.config.rows, self.config.seed), self.device)
+
+    def expected(self, index: Tensor | None) -> Tensor | None:
+        return None if index is None else self.steps[index]
+
+    def note(self, index: Tensor | None, decision: Decision) -> None:
+        if index is not None:
+            self.steps[index] = decision.steps

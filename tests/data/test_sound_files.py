@@ -1,0 +1,289 @@
+"""Sound files of every kind, and files that are none."""
+
+import struct
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+import rankcode as rc
+from rankcode.data.sound_files import read_audio, resample
+
+GUID = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")  # follows the format in WAVE_FORMAT_EXTENSIBLE
+
+
+def tone(frequency=440.0, rate=16_000, seconds=0.5, volume=0.5):
+    return volume * np.sin(2 * np.pi * frequency * np.arange(round(rate * seconds)) / rate)
+
+
+def pcm(samples, bits):
+    """Samples in −1…1 as the bytes of a WAV file: from 8 bits on little-endian integers, unsigned where 8."""
+    values = np.round(np.asarray(samples) * (2 ** (bits - 1) - 1)).astype("<i8")
+    if bits == 8:
+        return (values + 128).astype(np.uint8).tobytes()
+    return values.reshape(-1, 1).view(np.uint8)[:, : bits // 8].tobytes()
+
+
+def chunk(name, content, length=None):
+    return name + struct.pack("<I", len(content) if length is None else length) + content + b"\0" * (len(content) % 2)
+
+
+def wav(data, rate=16_000, form=1, channels=1, bits=16, before=b"", length=None, extensible=False, riff=None):
+    """The bytes of a WAV file, `before` standing before the sound, the lengths as given or right."""
+    block = channels * bits // 8
+    head = struct.pack("<HHIIHH", 0xFFFE if extensible else form, channels, rate, rate * block % 2**32, block, bits)
+    if extensible:
+        head += struct.pack("<HHIH", 22, bits, (1 << channels) - 1, form) + GUID
+    content = b"WAVE" + chunk(b"fmt ", head) + before + chunk(b"data", data, length)
+    return chunk(b"RIFF", content, riff)
+
+
+def read(path, content, rate=16_000):
+    path.write_bytes(content)
+    return read_audio(path, rate)
+
+
+def power(samples):
+    """Mean square, without the ends, where a filter has less to go by."""
+    inside = samples[len(samples) // 10 : -len(samples) // 10].astype(np.float64)
+    return (inside**2).mean()
+
+
+def pitch(samples, rate=16_000):
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), 16 * len(samples)))
+    return spectrum.argmax() * rate / (16 * len(samples))
+
+
+# What can be read
+
+
+@pytest.mark.parametrize("extensible", [False, True])
+@pytest.mark.parametrize("bits", [8, 16, 24, 32])
+def test_whole_numbers_of_any_size(tmp_path, bits, extensible):
+    samples = read(tmp_path / "a.wav", wav(pcm(tone(), bits), bits=bits, extensible=extensible))
+    assert samples.dtype == np.float32 and samples.shape == (8000,)
+    np.testing.assert_allclose(samples, tone(), rtol=0, atol=1.1 / 2 ** (bits - 1) + 1e-7)
+
+
+@pytest.mark.parametrize("extensible", [False, True])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_floating_point(tmp_path, bits, extensible):
+    data = tone().astype(f"<f{bits // 8}").tobytes()
+    samples = read(tmp_path / "a.wav", wav(data, form=3, bits=bits, extensible=extensible))
+    assert samples.dtype == np.float32 and np.array_equal(samples, tone().astype(np.float32))
+
+
+@pytest.mark.parametrize("channels", [2, 5])
+def test_channels_are_averaged(tmp_path, channels):
+    each = np.stack([tone(440, volume=0.1 * (k + 1)) for k in range(channels)], 1)
+    samples = read(tmp_path / "a.wav", wav(pcm(each, 16), channels=channels))
+    assert samples.shape == (8000,)
+    np.testing.assert_allclose(samples, each.mean(1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "subtype", "within"),
+    [
+        ("wav", "PCM_16", 1e-4),
+        ("flac", "PCM_16", 1e-4),
+        ("flac", "PCM_24", 1e-6),
+        ("aiff", "PCM_16", 1e-4),
+        ("au", "PCM_16", 1e-4),
+        ("ogg", "VORBIS", 0.1),
+        ("opus", "OPUS", 0.1),
+    ],
+)
+def test_other_formats(tmp_path, suffix, subtype, within):
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, tone(), 16_000, subtype=subtype, format="OGG" if suffix == "opus" else None)
+    samples = read_audio(str(path))
+    assert samples.dtype == np.float32 and samples.shape == (8000,)
+    np.testing.assert_allclose(samples[400:-400], tone()[400:-400], rtol=0, atol=within)
+
+
+def test_the_name_does_not_decide_the_format(tmp_path):
+    soundfile.write(tmp_path / "a.flac", tone(), 16_000)
+    (tmp_path / "a.flac").rename(tmp_path / "a.wav")
+    np.testing.assert_allclose(read_audio(tmp_path / "a.wav"), tone(), rtol=0, atol=1e-4)
+
+
+def test_a_plain_file_is_what_libsndfile_reads(tmp_path):
+    every = np.arange(-32768, 32768).astype("<i2")
+    samples = read(tmp_path / "a.wav", wav(every.tobytes()))
+    assert np.array_equal(samples, soundfile.read(tmp_path / "a.wav", dtype="float32")[0])
+    assert samples.min() == -1 and samples.max() == 32767 / 32768
+
+
+@pytest.mark.parametrize("content", [b"odd", b"even", b""])
+def test_chunks_before_and_after_the_sound_are_passed_over(tmp_path, monkeypatch, content):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    before = chunk(b"LIST", content) + chunk(b"fact", struct.pack("<I", 8000))
+    whole = wav(pcm(tone(), 16), before=before) + chunk(b"LIST", b"data")
+    np.testing.assert_allclose(read(tmp_path / "a.wav", whole), tone(), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("length", "riff"),
+    [(0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, None), (0xFFFFF000, 0xFFFFFFFF), (0x7FFFF000, 0x7FFFF024), (0, 0)],
+)
+def test_a_wav_from_a_pipe_did_not_know_its_length(tmp_path, length, riff):
+    samples = read(tmp_path / "a.wav", wav(pcm(tone(), 16), length=length, riff=riff))
+    np.testing.assert_allclose(samples, tone(), rtol=0, atol=1e-4)
+
+
+def test_a_float_wav_from_a_pipe(tmp_path):
+    data = tone().astype("<f4").tobytes()
+    samples = read(tmp_path / "a.wav", wav(data, form=3, bits=32, length=0xFFFFFFFF, riff=0xFFFFFFFF))
+    assert np.array_equal(samples, tone().astype(np.float32))
+
+
+def test_silence_and_clipped_sound(tmp_path):
+    silence = read(tmp_path / "silence.wav", wav(bytes(32_000)))
+    assert silence.shape == (16_000,) and not silence.any()
+    clipped = read(tmp_path / "clipped.wav", wav(b"\xff\x7f" * 16_000))
+    assert clipped.shape == (16_000,) and (clipped == 32767 / 32768).all()
+    for constant in (silence, clipped):
+        assert resample(constant, 16_000, 8000).shape == (8000,)
+
+
+def test_a_byte_too_many_is_passed_over(tmp_path):
+    assert len(read(tmp_path / "a.wav", wav(pcm(tone(), 16) + b"\1"))) == 8000
+
+
+# Other rates
+
+
+@pytest.mark.parametrize("rate", [8000, 11_025, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("stereo", [False, True])
+def test_a_tone_stays_the_tone_it_was(tmp_path, rate, stereo):
+    own = tone(440, rate)
+    samples = read(tmp_path / "a.wav", wav(pcm(np.repeat(own, 1 + stereo), 16), rate, channels=1 + stereo))
+    assert abs(len(samples) - 8000) <= 1 and samples.dtype == np.float32
+    assert abs(pitch(samples) - 440) < 1
+    assert power(samples) == pytest.approx(0.125, rel=0.01)
+    np.testing.assert_allclose(samples[1000:7000], tone()[1000:7000], rtol=0, atol=0.01)
+
+
+def test_what_a_lower_rate_cannot_hold_is_removed(tmp_path):
+    both = tone(440, 44_100, volume=0.25) + tone(10_000, 44_100, volume=0.5)
+    samples = read(tmp_path / "a.wav", wav(pcm(both, 16), 44_100))
+    np.testing.assert_allclose(samples[1000:7000], tone(volume=0.25)[1000:7000], rtol=0, atol=0.01)
+    alone = read(tmp_path / "b.wav", wav(pcm(tone(10_000, 44_100), 16), 44_100))
+    assert power(alone) < 1e-6 * 0.125, "10 kHz came back as 6 kHz"
+
+
+def test_any_rate_can_be_asked_for(tmp_path):
+    samples = read(tmp_path / "a.wav", wav(pcm(tone(), 16)), rate=8000)
+    assert len(samples) == 4000 and abs(pitch(samples, 8000) - 440) < 2
+
+
+# What cannot be read
+
+
+def changed(content, at, new):
+    return content[:at] + new + content[at + len(new) :]
+
+
+GOOD = wav(pcm(tone(), 16))
+NOT_A_NUMBER = np.array([0, 0.5, np.nan, 0.5], "<f4").tobytes()
+INFINITE = np.array([0, np.inf], "<f8").tobytes()
+BAD = {
+    "no byte": (b"", "empty"),
+    "header only": (wav(b""), "no samples"),
+    "cut in the sound": (GOOD[:-101], r"cut short: 16,000 bytes of sound announced, 15,899 there"),
+    "cut at the sound": (GOOD[:44], "cut short"),
+    "cut in the header": (GOOD[:40], "not sound"),
+    "cut in the format": (GOOD[:20], "not sound"),
+    "cut after RIFF": (GOOD[:12], "not sound"),
+    "cut, 24 bits": (wav(pcm(tone(), 24), bits=24)[:-1000], "cut short"),
+    "cut, stereo": (wav(pcm(tone(), 16), channels=2)[:-1000], "cut short"),
+    "cut, float": (wav(tone().astype("<f4").tobytes(), form=3, bits=32)[:-1000], "cut short"),
+    "text": (b"yes, no, up, down\n" * 50, "not sound"),
+    "rubbish": (np.random.default_rng(0).bytes(5000), "not sound"),
+    "a page": (b"<html><body>404 not found</body></html>", "not sound"),
+    "NaN": (wav(NOT_A_NUMBER, form=3, bits=32), "NaN"),
+    "infinity": (wav(INFINITE, form=3, bits=64), "infinity"),
+    "no known format": (wav(pcm(tone(), 16), form=0x1234), "not sound"),
+    "no channel": (wav(pcm(tone(), 16), channels=0), "not sound"),
+    "half a sample": (wav(b"\1"), "no samples"),
+    "rate 0": (wav(pcm(tone(), 16), rate=0), "rate|samples a second"),
+    "rate 0, stereo": (wav(pcm(tone(), 16), rate=0, channels=2), "rate|samples a second|not sound"),
+    "too short for the rate": (wav(pcm(tone()[:1], 16), rate=192_000), "no samples|too short"),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), BAD.values(), ids=BAD)
+def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path, content, says):
+    path = tmp_path / "bad one.wav"
+    with pytest.raises(rc.BadData, match=says) as error:
+        read(path, content)
+    message = str(error.value)
+    assert message.startswith(str(path)) and "\n" not in message and len(message) > len(str(path)) + 8
+
+
+@pytest.mark.parametrize("suffix", ["flac", "ogg"])
+def test_a_compressed_file_that_is_cut(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, tone(), 16_000)
+    whole = path.read_bytes()
+    for length in (3, 30, len(whole) // 2):
+        with pytest.raises(rc.BadData, match=f"a.{suffix}"):
+            read(path, whole[:length])
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no file") as error:
+        read_audio(tmp_path / "none.wav")
+    assert str(tmp_path / "none.wav") in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [wav(pcm(tone(seconds=0.01), 16)), wav(pcm(tone(seconds=0.01), 24), bits=24, channels=2, extensible=True)],
+    ids=["plain", "extensible"],
+)
+def test_a_damaged_header_gives_sound_or_says_what_is_wrong(tmp_path, whole):
+    random = np.random.default_rng(0)
+    read_at_all = 0
+    for _ in range(300):
+        content = whole
+        for _ in range(random.integers(1, 3)):
+            content = changed(content, int(random.integers(60)), random.bytes(1))
+        try:
+            samples = read(tmp_path / "damaged.wav", content[: int(random.integers(1, 2 * len(content)))])
+        except rc.BadData as error:
+            assert "damaged.wav" in str(error) and "\n" not in str(error)
+        else:
+            read_at_all += 1
+            assert len(samples) > 0 and np.isfinite(samples).all()
+    assert 0 < read_at_all < 300
+
+
+# Without the packages for sound
+
+
+def test_a_plain_wav_needs_no_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    np.testing.assert_allclose(read(tmp_path / "a.wav", GOOD), tone(), rtol=0, atol=1e-4)
+    with pytest.raises(rc.BadData, match="cut short"):
+        read(tmp_path / "a.wav", GOOD[:-100])
+
+
+@pytest.mark.parametrize(
+    ("content", "needs"),
+    [
+        (wav(pcm(tone(), 24), bits=24), "soundfile"),
+        (wav(pcm(tone(), 16), channels=2), "soundfile"),
+        (b"fLaC" + bytes(100), "soundfile"),
+        (wav(pcm(tone(), 16), rate=8000), "soxr"),
+    ],
+    ids=["24 bits", "stereo", "flac", "rate"],
+)
+def test_what_needs_a_package_says_how_to_get_it(tmp_path, monkeypatch, content, needs):
+    for package in ("soundfile", "soxr"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"{needs}.*rankcode\[audio\]") as error:
+        read(tmp_path / "a.wav", content)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,53 @@
+"""Training that is launched as a whole ends with the weights of training that is launched kernel by kernel."""
+
+import pytest
+import torch
+from torch import nn
+
+import rankcode as rc
+from rankcode.engines import cuda_graph as recorded
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+
+class Task:
+    """Noise with a class in it, of different lengths."""
+
+    def __init__(self, ragged: bool):
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.randint(3, (300,), generator=generator)
+        inputs = torch.randn(300, 20, 8, generator=generator) + nn.functional.one_hot(labels, 8)[:, None]
+        lengths = torch.randint(5, 21, (300,), generator=generator) if ragged else None
+        self.train = self.validation = (inputs, labels) if lengths is None else (inputs, labels, lengths)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize(
+    "objective",
+    [rc.AtSpike(0.7, rc.Switch((0, 0.1), (0.5, 0.0))), rc.AtEnd(), rc.EveryStep(), rc.UntilSpike(0.7)],
+    ids=["spike", "end", "every step", "until spike"],
+)
+def test_recorded_training_is_the_same(objective, ragged, precision, monkeypatch):
+    results, replays = [], []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    for warm in (recorded.WARM, 10**9):
+        monkeypatch.setattr(recorded, "WARM", warm)
+        torch.manual_seed(0)
+        network = rc.Network(rc.cells.LSTM(8, 32), 3)
+        config = rc.Training(
+            epochs=12, rows=64, schedule="cosine", average=0.9, finish_with="last", precision=precision,
+            device="cuda", engine="triton", progress=False,
+        )  # fmt: skip
+        history = rc.fit(network, Task(ragged), objective, config)
+        results.append((history.records, network.state_dict()))
+    (records, weights), (expected_records, expected) = results
+    # 12 epochs of 4 whole batches and a small one; the first epoch is looked at, and β changes once.
+    runs = 11 * 4 - recorded.WARM * (2 if isinstance(objective, rc.AtSpike) else 1)
+    assert len(replays) >= runs
+    for record, other in zip(records, expected_records, strict=True):
+        assert record["training"] == pytest.approx(other["training"], rel=1e-4)
+        assert record["validation"]["accuracy"] == pytest.approx(other["validation"]["accuracy"], abs=0.02)
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-4)

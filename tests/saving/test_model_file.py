@@ -1,0 +1,392 @@
+import json
+import os
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+import rankcode as rc
+from rankcode import cells
+from rankcode.saving import files as whole_file
+
+IMAGES = {"inputs": 1, "image": (4, 3)}
+NETWORKS = {
+    "lstm": (lambda: rc.Network(cells.LSTM(3, 4, layers=2), 5), (3,)),
+    "gru": (lambda: rc.Network(cells.GRU(3, 4), 5), (3,)),
+    "sigmoid": (lambda: rc.Network(cells.GRU(3, 4), 1), (3,)),
+    "conv lstm": (lambda: rc.Network(cells.ConvLSTM(units=2, kernel=5, **IMAGES), 5), (1, 4, 3)),
+    "lif": (lambda: rc.Network(cells.LIF(3, 4, threshold=0.3, decay=0.7, width=0.2), 5), (3,)),
+    "membranes": (lambda: rc.Network(cells.LIF(3, 4, emits="membranes"), 4), (3,)),
+    "conv lif": (lambda: rc.Network(cells.ConvLIF(units=4, pool=2, decay=0.6, **IMAGES), 5), (1, 4, 3)),
+    "stack": (
+        lambda: rc.Network(
+            cells.Stack(cells.ConvLIF(units=2, threshold=0.1, **IMAGES), cells.LIF(24, 5, emits="membranes")), 5
+        ),
+        (1, 4, 3),
+    ),
+    "stack in a stack": (
+        lambda: rc.Network(cells.Stack(cells.Stack(cells.GRU(3, 4), cells.LSTM(4, 6)), cells.GRU(6, 2)), 5),
+        (3,),
+    ),
+    "layers": (
+        lambda: rc.Network(
+            cells.LSTM(3, 4),
+            5,
+            readout=nn.Sequential(
+                nn.Flatten(1, -1),
+                nn.Linear(4, 6, bias=False),
+                nn.ReLU(),
+                nn.Dropout(0.25),
+                nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Identity()),
+                nn.GELU(),
+                nn.Linear(6, 4),
+                nn.GELU(approximate="tanh"),
+                nn.Linear(4, 5),
+            ),
+        ),
+        (3,),
+    ),
+    "membranes of any cell": (
+        lambda: rc.Network(cells.GRU(3, 4), 5, readout=nn.Linear(4, 5), activation="membrane"),
+        (3,),
+    ),
+}
+
+
+class Own(nn.Module):
+    def __init__(self, units=4):
+        super().__init__()
+        self.mix = nn.Linear(3 + units, units)
+
+    def initial_state(self, rows):
+        return self.mix.weight.new_zeros(rows, self.mix.out_features)
+
+    def forward(self, x_t, state):
+        state = self.mix(torch.cat([x_t, state], 1)).tanh()
+        return state, state
+
+
+def one_line(error, *words):
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def same_weights(one, other):
+    one, other = one.state_dict(), other.state_dict()
+    return list(one) == list(other) and all(one[name].equal(other[name]) for name in one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_every_built_in_part_comes_back(kind, dtype, tmp_path):
+    make, shape = NETWORKS[kind]
+    network = make().to(dtype)
+    rc.save(network, tmp_path / "model.rc")
+    again = rc.load(tmp_path / "model.rc")
+    assert repr(again) == repr(network)
+    assert (again.activation, again.outputs, again.classes) == (network.activation, network.outputs, network.classes)
+    assert all(parameter.dtype == dtype for parameter in again.parameters())
+    assert same_weights(again, network)
+    inputs = 2 * torch.randn(4, 6, *shape, dtype=dtype)
+    expected, got = (rc.trace(each, inputs) for each in (network, again))
+    assert got.activations.equal(expected.activations)
+    assert os.listdir(tmp_path) == ["model.rc"]
+
+
+def test_settings_that_change_what_is_computed_come_back(tmp_path):
+    network = NETWORKS["lif"][0]()
+    rc.save(network, tmp_path / "model.rc")
+    assert rc.load(tmp_path / "model.rc").cell.settings() == network.cell.settings()
+
+
+def test_an_own_cell_needs_a_network_to_load_into(tmp_path):
+    network = rc.Network(Own(), 2)
+    inputs = torch.randn(3, 5, 3)
+    expected = rc.decide(network, inputs).probabilities
+    rc.save(network, tmp_path / "own.rc")
+    with pytest.raises(ValueError) as error:
+        rc.load(tmp_path / "own.rc")
+    one_line(error, "own.rc", "Own", "network=")
+
+    again = rc.Network(Own(), 2)  # its readout has no size yet: it takes that of the file
+    assert rc.load(tmp_path / "own.rc", network=again) is again
+    assert same_weights(again, network)
+    assert rc.decide(again, inputs).probabilities.equal(expected)
+
+
+@pytest.mark.parametrize("part", ["readout", "cell in a stack", "layer"])
+def test_own_parts_anywhere(part, tmp_path):
+    def make():
+        own = nn.Sequential(nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 2))
+        if part == "cell in a stack":
+            return rc.Network(cells.Stack(cells.GRU(3, 3), Own()), 2, readout=nn.Linear(4, 2))
+        return rc.Network(cells.GRU(3, 4), 2, readout=own if part == "layer" else nn.Bilinear(4, 4, 2))
+
+    network, path = make(), tmp_path / "own.rc"
+    rc.save(network, path)
+    with pytest.raises(ValueError) as error:
+        rc.load(path)
+    one_line(error, "network=")
+    assert same_weights(rc.load(path, network=make()), network)
+
+
+def test_layers_with_names_of_their_own_are_not_lost(tmp_path):
+    def make():
+        return rc.Network(
+            cells.GRU(3, 4), 2, readout=nn.Sequential(OrderedDict(low=nn.Linear(4, 4), up=nn.Linear(4, 2)))
+        )
+
+    network = make()
+    rc.save(network, tmp_path / "named.rc")
+    with pytest.raises(ValueError) as error:
+        rc.load(tmp_path / "named.rc")
+    one_line(error, "network=")
+    assert same_weights(rc.load(tmp_path / "named.rc", network=make()), network)
+
+
+def test_a_network_that_does_not_fit_is_left_as_it_was(tmp_path):
+    rc.save(rc.Network(cells.LSTM(3, 4), 5), tmp_path / "model.rc")
+    network = rc.Network(cells.LSTM(3, 4), 2)
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    with pytest.raises(ValueError) as error:
+        rc.load(tmp_path / "model.rc", network=network)
+    one_line(error, "model.rc", "readout.weight")
+    assert all(weight.equal(before[name]) for name, weight in network.state_dict().items())
+
+
+# Files that are not models
+
+
+@pytest.fixture
+def good(tmp_path):
+    path = tmp_path / "good.rc"
+    network = rc.Network(cells.LSTM(3, 4), 2)
+    network.rule = rc.Threshold(0.9)
+    rc.save(network, path)
+    return path
+
+
+def test_a_file_cut_short(good):
+    content = good.read_bytes()
+    for size in (1, 7, 8, 9, 100, len(content) // 2, len(content) - 1):
+        cut = good.with_name("cut.rc")
+        cut.write_bytes(content[:size])
+        with pytest.raises(ValueError) as error:
+            rc.load(cut)
+        one_line(error, "cut.rc")
+
+
+@pytest.mark.parametrize("content", [b"", b"accuracy,steps\n0.9,12\n" * 100, b"\x00" * 64, b"{}", b"\xff" * 1000])
+def test_a_file_of_another_sort(content, tmp_path):
+    path = tmp_path / "other.rc"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        rc.load(path)
+    one_line(error, "other.rc")
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        rc.load(tmp_path / "none.rc")
+    one_line(error, "none.rc")
+
+
+@pytest.mark.parametrize(
+    "rule", [None, rc.Threshold(0.7), rc.Threshold(0.8, classes=(1,)), rc.StepThresholds((0.9, 0.6))], ids=str
+)
+def test_the_rule_comes_back_and_is_what_decides(rule, tmp_path):
+    torch.manual_seed(0)
+    network = rc.Network(cells.LSTM(3, 8), outputs=2)
+    with torch.no_grad():
+        network.readout.weight.mul_(8)
+    network.rule = rule
+    rc.save(network, tmp_path / "model.rc")
+    again = rc.load(tmp_path / "model.rc")
+    assert again.rule == rule
+    inputs = torch.randn(64, 12, 3)
+    for expected, got in zip(
+        rc.decide(network, inputs, rule=rule or rc.Threshold(0.95)), rc.decide(again, inputs), strict=True
+    ):
+        assert got.equal(expected)
+    if rule is not None:
+        assert not rc.decide(again, inputs).steps.equal(rc.decide(again, inputs, rule=rc.Threshold(0.95)).steps)
+
+
+def test_the_folder_of_a_run_has_the_rule_too(tmp_path):
+    """Also where its model file is from before rules were in there."""
+    data = SimpleNamespace(train=(torch.randn(16, 5, 3), torch.arange(16) % 2))
+    for objective, rule in ((rc.AtSpike(0.7), rc.Threshold(0.7)), (rc.AtEnd(), None)):
+        network, folder = rc.Network(cells.LSTM(3, 8), outputs=2), tmp_path / type(objective).__name__
+        rc.fit(network, data, objective, rc.Training(epochs=1, folder=str(folder), progress=False, finish_with="last"))
+        assert network.rule == rc.load(folder / "last.safetensors").rule == rc.load(folder).rule == rule
+        network.rule = None
+        rc.save(network, folder / "last.safetensors")
+        assert rc.load(folder).rule == rule
+
+
+@pytest.mark.parametrize("content", ["{", "3", "{}", '{"training": {"finish_with": "last"}, "objective": 3}'])
+def test_a_run_folder_that_is_damaged(content, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError) as error:
+        rc.load(tmp_path)
+    one_line(error, "config.json is damaged")
+
+
+def with_header(good, **changes):
+    """A copy of a good file whose header says something else; a change to None leaves the key out."""
+    with safe_open(good, "pt") as file:
+        header = json.loads(file.metadata()["rankcode"])
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for target in (header, header["network"]):
+        for name in changes.keys() & target.keys():
+            target[name] = changes[name]
+            if changes[name] is None:
+                del target[name]
+    path = good.with_name("changed.rc")
+    save_file(weights, path, {"rankcode": json.dumps(header)})
+    return path
+
+
+def test_the_header_is_read(good):
+    assert same_weights(rc.load(with_header(good)), rc.load(good))
+
+
+@pytest.mark.parametrize("number", [0, 2, "1", None])
+def test_another_format(good, number):
+    with pytest.raises(ValueError) as error:
+        rc.load(with_header(good, format=number))
+    one_line(error, "changed.rc", "format")
+
+
+def kind(name, **settings):
+    return {"kind": name, **settings}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cell": kind("os.system", command="touch owned")},
+        {"cell": kind("Network")},
+        {"cell": kind("__import__", module="os")},
+        {"cell": kind(["LSTM"])},
+        {"cell": kind("LSTM", inputs=3, units=4, layers=1, hook="os.system")},
+        {"cell": kind("LSTM", inputs="3", units=4, layers=1)},
+        {"cell": kind("LSTM", inputs=-3, units=4, layers=1)},
+        {"cell": kind("LSTM", inputs=10**12, units=10**12, layers=1)},
+        {"cell": kind("Linear", in_features=3, out_features=4)},
+        {"cell": kind("Stack", parts=[kind("LSTM", inputs=3, units=4, layers=1), kind("eval")])},
+        {"cell": "LSTM"},
+        {"cell": [1]},
+        {"cell": None},
+        {"readout": kind("Lambda", code="1")},
+        {"readout": kind("Sequential", parts=3)},
+        {"outputs": "2"},
+        {"activation": "relu"},
+        {"dtype": "object"},
+        {"network": None},
+        {"network": 3},
+        {"rule": kind("Threshold", threshold="0.9")},
+        {"rule": kind("Threshold", hook="os.system")},
+        {"rule": ["Threshold"]},
+        {"rule": 3},
+    ],
+    ids=str,
+)
+def test_a_header_can_only_name_built_in_parts(good, changes, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError) as error:
+        rc.load(with_header(good, **changes))
+    one_line(error)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("header", ["3", "[1]", "null", "{}", "not json", '"x"'])
+def test_a_header_that_is_no_header(good, header):
+    path = good.with_name("bad.rc")
+    save_file({"a": torch.zeros(1)}, path, {"rankcode": header})
+    with pytest.raises(ValueError) as error:
+        rc.load(path)
+    one_line(error, "bad.rc")
+
+
+def test_a_file_of_another_library(good):
+    path = good.with_name("theirs.safetensors")
+    for metadata in (None, {"format": "pt"}):
+        save_file({"weight": torch.zeros(3)}, path, metadata)
+        with pytest.raises(ValueError) as error:
+            rc.load(path)
+        one_line(error, "theirs.safetensors", "rankcode")
+
+
+def test_a_pickle_is_not_opened(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    torch.save({"network": Payload()}, tmp_path / "model.rc")
+    with pytest.raises(ValueError):
+        rc.load(tmp_path / "model.rc")
+    assert not (tmp_path / "owned").exists()
+
+
+# Writing
+
+
+@pytest.mark.parametrize("broken", ["replace", "fsync"])
+def test_a_save_that_fails_leaves_the_old_file(good, broken, monkeypatch):
+    before = good.read_bytes()
+
+    def fail(*args):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(whole_file.os, broken, fail)
+    with pytest.raises(OSError, match="no space"):
+        rc.save(rc.Network(cells.GRU(3, 4), 2), good)
+    assert good.read_bytes() == before
+    assert os.listdir(good.parent) == [good.name]
+
+
+def test_a_save_never_writes_into_the_old_file(good, monkeypatch):
+    seen = []
+    replace = os.replace
+    monkeypatch.setattr(whole_file.os, "replace", lambda a, b: (seen.append(good.read_bytes()), replace(a, b)))
+    before = good.read_bytes()
+    network = rc.Network(cells.GRU(3, 4), 2)
+    rc.save(network, good)
+    assert seen == [before] and good.read_bytes() != before
+    assert same_weights(rc.load(good), network)
+
+
+def test_a_folder_is_made(tmp_path):
+    rc.save(rc.Network(cells.GRU(3, 4), 2), str(tmp_path / "a" / "b" / "model.rc"))
+    assert rc.load(str(tmp_path / "a" / "b" / "model.rc")).outputs == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_networks_of_half_the_width_come_back(dtype, tmp_path):
+    network = rc.Network(cells.GRU(3, 4), 5).to(dtype)
+    rc.save(network, tmp_path / "half")
+    loaded = rc.load(tmp_path / "half")
+    for name, weight in network.state_dict().items():
+        assert loaded.state_dict()[name].dtype == dtype and torch.equal(loaded.state_dict()[name], weight)
+
+
+def test_a_front_end_of_ones_own_stays_with_the_network_loaded_into(tmp_path):
+    class Halve:
+        def __call__(self, stored, lengths):
+            return stored / 2, lengths
+
+    network, other = rc.Network(cells.GRU(3, 4), 5), rc.Network(cells.GRU(3, 4), 5)
+    network.front_end, other.front_end = Halve(), (own := Halve())
+    rc.save(network, tmp_path / "own")
+    with pytest.raises(ValueError, match="holds a Halve, which is not part of rankcode: make the network and load"):
+        rc.load(tmp_path / "own")
+    rc.load(tmp_path / "own", other)
+    assert other.front_end is own
+    assert torch.equal(other.cell.weights(0)[0], network.cell.weights(0)[0])

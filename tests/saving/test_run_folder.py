@@ -1,0 +1,422 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import rankcode as rc
+from rankcode.saving.description import written_rule
+from rankcode.saving.run_folder import RunFolder, free_folder
+from rankcode.training.distributed import Processes
+from rankcode.training.state import TrainingState
+
+TASK = rc.tasks.TwoSequence(steps=5, validation_rows=50)
+CONFIG = rc.Training(examples=64, rows=8, validate_every=3, average=0.5, device="cpu", progress=False)
+
+
+def make_network(units: int = 4) -> rc.Network:
+    torch.manual_seed(0)
+    return rc.Network(rc.cells.GRU(1, units), 1)
+
+
+def fit(folder: Path, resume: bool = False, task=TASK, objective=None, network=None, **settings) -> rc.History:
+    config = replace(CONFIG, folder=str(folder), resume=resume, **settings)
+    return rc.fit(network or make_network(), task, objective or rc.AtSpike(0.6), config)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def assert_refused(folder: Path, message: str, **arguments) -> None:
+    """One line, and no file is written, changed or removed."""
+    before = contents(folder) if folder.is_dir() else folder.read_bytes()
+    with pytest.raises(ValueError, match=rf"^[^\n]*{message}[^\n]*$"):
+        fit(folder, **arguments)
+    assert (contents(folder) if folder.is_dir() else folder.read_bytes()) == before
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    fit(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_what_a_folder_holds(run):
+    assert set(contents(run)) == {
+        *("config.json", "checkpoint.pt", "metrics.jsonl"),
+        *("best.safetensors", "last.safetensors", "training.png"),
+    }
+    config = json.loads((run / "config.json").read_text())
+    assert config["format"] == 1
+    assert config["versions"]["torch"] == torch.__version__
+    assert set(config["versions"]) == {"rankcode", "torch", "numpy", "python"}
+    assert config["task"]["name"] == "two-sequence" and config["task"]["steps"] == 5
+    assert config["network"]["cell"]["units"] == 4
+    assert config["objective"]["kind"] == "AtSpike" and config["objective"]["rule"]["threshold"] == 0.6
+    assert config["training"]["rows"] == 8 and "folder" not in config["training"]
+    assert (run / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert [record["batch"] for record in RunFolder(run).records()] == [3, 6, 8]
+
+
+def test_the_history_is_what_the_file_says(tmp_path):
+    history = fit(tmp_path / "run")
+    assert history.records == RunFolder(tmp_path / "run").records()
+    assert history.best in history.records
+
+
+def test_a_fresh_run_into_a_run_is_refused(run):
+    assert_refused(run, "holds a run already: resume it, or choose another folder")
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for resume in (False, True):
+        assert_refused(tmp_path, "exists and is not a run folder", resume=resume)
+    assert_refused(tmp_path / "notes.txt", "exists and is not a run folder")
+
+
+def test_an_empty_folder_and_one_with_cut_off_files_are_fine(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.123.part").write_text("{")
+    fit(tmp_path / "run")
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("difference", "message"),
+    [
+        ({"rows": 16}, "training.rows is 8 there and 16 here"),
+        ({"rate": 0.01}, "training.rate is 0.001 there and 0.01 here"),
+        ({"average": None}, "training.average is 0.5 there and None here"),
+        ({"seed": 1}, "training.seed is 0 there and 1 here"),
+        ({"task": replace(TASK, steps=6)}, "task.steps is 5 there and 6 here"),
+        ({"task": rc.tasks.Spotting()}, "task.name is 'two-sequence' there and 'spotting' here"),
+        ({"objective": rc.AtSpike(0.7)}, "objective.rule.threshold is 0.6 there and 0.7 here"),
+        ({"objective": rc.AtSpike(0.6, 0.1)}, "objective.beta is 0.0 there and 0.1 here"),
+        ({"objective": rc.AtEnd()}, "objective.kind is 'AtSpike' there and 'AtEnd' here"),
+        ({"network": make_network(5)}, "network.cell.units is 4 there and 5 here"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_resume_with_other_settings_says_which(run, difference, message):
+    assert_refused(run, message, resume=True, **difference)
+
+
+def test_a_resume_may_change_where_and_how_it_is_shown(run):
+    before = RunFolder(run).records()
+    assert fit(run, resume=True, progress=True, tensorboard=True).records == before
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
+def test_a_checkpoint_cut_short(run, share):
+    whole = (run / "checkpoint.pt").read_bytes()
+    (run / "checkpoint.pt").write_bytes(whole[: int(share * len(whole))])
+    assert_refused(run, "checkpoint.pt is damaged or cut short", resume=True)
+
+
+def test_a_checkpoint_that_is_something_else(run):
+    for content in (b"hello\n" * 100, os.urandom(1000)):
+        (run / "checkpoint.pt").write_bytes(content)
+        assert_refused(run, "checkpoint.pt is damaged or cut short", resume=True)
+    for checkpoint in ({"batch": 3}, [1, 2], 5):
+        torch.save(checkpoint, run / "checkpoint.pt")
+        assert_refused(run, "the checkpoint in .* does not fit", resume=True)
+
+
+def test_a_checkpoint_runs_no_code(run, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    torch.save({"batch": Evil()}, run / "checkpoint.pt")
+    assert_refused(run, "checkpoint.pt is damaged or cut short", resume=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_of_another_version(run):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "format": 7}))
+    assert_refused(run, "was written in format 7, this version of rankcode reads format 1", resume=True)
+    assert_refused(run, "holds a run already")
+    with pytest.raises(ValueError, match="format 7"):
+        RunFolder(run).config()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"{}", b"\xff\xfe"])
+def test_a_damaged_config(run, content):
+    (run / "config.json").write_bytes(content)
+    assert_refused(run, "config.json is damaged", resume=True)
+
+
+def test_a_config_that_lacks_a_part(run):
+    (run / "config.json").write_text('{"format": 1}')
+    assert_refused(run, "does not say what the task is", resume=True)
+
+
+def test_damaged_metrics_are_named_and_a_resume_restores_them(run):
+    whole = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(whole + whole[:30])
+    assert len(RunFolder(run).records()) == 3  # a last line that was cut short is left out
+    for damage in (b"garbage\n", b"\xff\n"):
+        (run / "metrics.jsonl").write_bytes(damage + whole)
+        with pytest.raises(ValueError, match=r"metrics.jsonl is damaged: a line of it is not JSON$"):
+            RunFolder(run).records()
+    fit(run, resume=True)
+    assert (run / "metrics.jsonl").read_bytes() == whole
+
+
+def test_a_place_that_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json$"):
+        RunFolder(tmp_path).config()
+
+
+def test_a_checkpoint_of_another_network_of_ones_own(tmp_path):
+    class Cell(nn.Module):
+        def __init__(self, units):
+            super().__init__()
+            self.layer, self.features = nn.Linear(1 + units, units), (units,)
+
+        def initial_state(self, rows):
+            return torch.zeros(rows, self.features[0])
+
+        def forward(self, x_t, state):
+            state = self.layer(torch.cat([x_t, state], 1)).tanh()
+            return state, state
+
+    class Readout(nn.LazyLinear):
+        cls_to_become = None
+
+    def network(units):
+        return rc.Network(Cell(units), 1, Readout(1))
+
+    fit(tmp_path / "run", network=network(3))
+    assert_refused(tmp_path / "run", "does not fit the network: .*size mismatch", resume=True, network=network(4))
+
+
+def test_a_task_of_ones_own_that_holds_arrays(tmp_path):
+    @dataclass
+    class Mine:
+        train: tuple
+        validation: tuple
+
+    data = torch.randn(10, 5, 1), torch.arange(10) % 2
+    fit(tmp_path / "run", task=Mine(data, data))
+    assert RunFolder(tmp_path / "run").config()["task"]["name"] == "own data"
+
+
+def test_other_data_of_ones_own(tmp_path):
+    fit(tmp_path / "run", task=(torch.randn(10, 5, 1), torch.arange(10) % 2))
+    other = torch.randn(12, 5, 1), torch.arange(12) % 2
+    assert_refused(tmp_path / "run", r"task.inputs is \[10, 5, 1\] there", resume=True, task=other)
+
+
+def test_tensorboard_events(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    history = fit(tmp_path / "run", tensorboard=True)
+    events = EventAccumulator(str(tmp_path / "run"))
+    events.Reload()
+    for part in ("training", "validation", "first_spike"):
+        for name in ("loss", "accuracy", "mean_steps"):
+            written = [(event.step, event.value) for event in events.Scalars(f"{part}/{name}")]
+            expected = [(record["examples"], pytest.approx(record[part][name])) for record in history.records]
+            assert written == expected
+
+
+def test_without_tensorboard_nothing_is_begun(tmp_path):
+    program = f"""
+import sys
+sys.modules["tensorboard"] = None
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_run_folder import fit, Path
+try:
+    fit(Path({str(tmp_path)!r}) / "run", tensorboard=True)
+except ImportError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "TensorBoard is not installed: pip install 'rankcode[tensorboard]'\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_free_folder(tmp_path):
+    path = tmp_path / "run"
+    for expected in ("run", "run-2", "run-3"):
+        assert free_folder(path).name == expected
+        free_folder(path).mkdir()
+
+
+def test_a_run_without_its_checkpoint_is_not_begun_again(run):
+    (run / "checkpoint.pt").unlink()
+    assert_refused(run, "has no checkpoint.pt", resume=True)
+
+
+def test_only_one_process_trains_in_a_folder(run):
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_run_folder
+folder = test_run_folder.RunFolder({str(run)!r})
+folder._hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        assert_refused(run, "is being trained by another process", resume=True)
+        other.stdin.close()
+    fit(run, resume=True)  # the lock went with the process
+    fit(run, resume=True)
+
+
+def test_tensorboard_without_a_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"^tensorboard needs a folder: name it with folder \(--folder\)$"):
+        rc.fit(make_network(), TASK, rc.AtEnd(), replace(CONFIG, tensorboard=True))
+
+
+def test_the_time_of_training_goes_on_with_the_run(tmp_path, monkeypatch):
+    """What was spent between the last record and the checkpoint counts in the next record."""
+    state = TrainingState(make_network(), CONFIG, Processes(), torch.device("cpu"))
+    state._validated -= 100
+    again = TrainingState(make_network(), CONFIG, Processes(), torch.device("cpu"))
+    again.restore(state.checkpoint())
+    assert 100 <= again.training_seconds < 110
+
+
+class Own(rc.Objective):
+    keep = "answer"
+
+    def __init__(self, threshold: float, power: int):
+        self.rule, self.power, self.seen = rc.Threshold(threshold), power, []
+
+    def row_losses(self, result, labels, progress=0.0):
+        self.seen.append(progress)
+        return result.at_answer().square().sum(1) ** self.power
+
+
+def test_a_resume_with_another_objective_of_ones_own_says_what_differs(tmp_path):
+    fit(tmp_path / "run", objective=Own(0.8, 1))
+    fit(tmp_path / "run", resume=True, objective=Own(0.8, 1))
+    for other, message in ((Own(0.9, 1), "objective.rule.threshold is 0.8"), (Own(0.8, 2), "objective.power is 1")):
+        assert_refused(tmp_path / "run", message, resume=True, objective=other)
+
+
+def test_a_resume_on_arrays_with_other_values_is_refused(tmp_path):
+    inputs, labels = torch.randn(10, 5, 1), torch.arange(10) % 2
+    fit(tmp_path / "run", task=(inputs, labels))
+    fit(tmp_path / "run", resume=True, task=(inputs.clone().numpy(), labels))
+    for other in ((inputs + 1, labels), (inputs, 1 - labels), (inputs, labels, torch.full((10,), 4))):
+        assert_refused(tmp_path / "run", "task.fingerprint is ", resume=True, task=other)
+
+
+def test_workers_that_live_on_do_not_hold_the_folder(tmp_path):
+    data = torch.utils.data.TensorDataset(torch.randn(16, 5, 1), torch.arange(16) % 2)
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
+    fit(tmp_path / "run", task=loader)
+    fit(tmp_path / "run", resume=True, task=loader)
+
+
+def test_a_run_begun_meanwhile_is_not_written_over(run, monkeypatch):
+    """Another process may begin one between the look for it and the lock."""
+    before, seen = contents(run), []
+    exists = Path.exists
+
+    def not_yet(path):
+        seen.append(path)
+        return exists(path) if len(seen) > 1 else False
+
+    folder = RunFolder(run)
+    monkeypatch.setattr(Path, "exists", not_yet)
+    monkeypatch.setattr(RunFolder, "_only_leftovers", lambda self: True)
+    with pytest.raises(ValueError, match="holds a run already"):
+        folder.begin({"task": {"name": "other"}}, resume=False)
+    folder.close()
+    assert contents(run) == before
+
+
+def test_the_last_digits_of_what_was_computed_may_differ(run):
+    settings = json.loads((run / "config.json").read_text())
+    for rate, same in ((settings["training"]["rate"] * (1 + 1e-15), True), (0.0010001, False)):
+        other = {"training": settings["training"] | {"rate": rate}}
+        if same:
+            RunFolder(run).check(other)
+        else:
+            with pytest.raises(ValueError, match=r"training\.rate is 0\.001 there and 0\.0010001 here"):
+                RunFolder(run).check(other)
+
+
+def test_a_checkpoint_without_the_time_of_training_will_do(run):
+    checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
+    checkpoint.pop("training_seconds")
+    torch.save(checkpoint, run / "checkpoint.pt")
+    fit(run, resume=True)
+
+
+def test_what_cannot_be_trained_leaves_no_folder(tmp_path):
+    readout = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match="BatchNorm1d takes means over rows"):
+        fit(tmp_path / "run", network=rc.Network(rc.cells.GRU(1, 4), 1, readout))
+    assert not (tmp_path / "run").exists()
+
+
+class Fixed(rc.Objective):
+    keep = "answer"
+    rule = rc.Threshold(0.7)
+
+    def __init__(self):
+        self._calls = 0
+
+    def row_losses(self, result, labels, progress=0.0):
+        self._calls += 1
+        return result.at_answer().square().sum(1)
+
+
+def test_the_rule_of_an_objective_is_written_wherever_it_is_kept(tmp_path):
+    objective = Fixed()
+    fit(tmp_path / "run", objective=objective)
+    fit(tmp_path / "run", resume=True, objective=objective)  # what counts calls is nobody else's business
+    written = RunFolder(tmp_path / "run").config()["objective"]
+    assert written == {"own": "Fixed", "rule": {"kind": "Threshold", "threshold": 0.7, "classes": None}}
+    assert written_rule(written) == rc.Threshold(0.7)
+    for other in ({"kind": "AtEnd"}, {"kind": "EveryStep"}, {"own": "Mine", "rule": {"kind": "Never"}}):
+        assert isinstance(written_rule(other), rc.Never)
+    for other in ({"own": "Mine"}, {"own": "Mine", "rule": {"own": "Lead", "lead": 0.8}}):
+        with pytest.raises(ValueError, match="with a rule of its own: give --threshold"):
+            written_rule(other)
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("rankcode.saving.files.fcntl.flock", refuse)
+    fit(tmp_path / "run")
+    fit(tmp_path / "run", resume=True)
+
+
+def test_a_lock_that_was_not_got_is_not_held(run):
+    one, other = RunFolder(run), RunFolder(run)
+    one._hold()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is being trained by another process"):
+            other._hold()
+    one.close()
+    other._hold()
+    other.close()
+
+
+class End(rc.AtEnd):
+    """The same by another name."""
+
+
+def test_the_rule_of_an_objective_made_from_another_is_written(tmp_path):
+    fit(tmp_path / "run", objective=End())
+    assert isinstance(written_rule(RunFolder(tmp_path / "run").config()["objective"]), rc.Never)

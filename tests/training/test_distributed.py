@@ -1,0 +1,204 @@
+"""Two processes on CPU do what one does."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, TensorDataset
+
+import rankcode as rc
+from rankcode.data.sources import Arrays, Batch
+from rankcode.training.distributed import Processes
+from rankcode.training.state import TrainingState
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["rankcode", "rankcode.plots", "pytest", "torch.utils.data", "torch._dynamo"])
+
+
+def sequences(rows: int):
+    generator = torch.Generator().manual_seed(rows)
+    inputs = torch.randn(rows, 8, 2, generator=generator)
+    labels = torch.randint(3, (rows,), generator=generator)
+    return inputs + 0.5 * labels[:, None, None], labels, torch.randint(1, 9, (rows,), generator=generator)
+
+
+class Task:
+    def __init__(self, rows: int):
+        self.train, self.validation = Arrays(*sequences(rows)), Arrays(*sequences(30))
+
+
+SETTINGS = {"rate": 0.01, "device": "cpu", "progress": False, "validate_every": 2, "finish_with": "last"}
+RUNS = {  # objective, task, settings
+    "mixed spikes": (rc.AtSpike(0.45, 0.1), Task(40), {"epochs": 2, "rows": 10}),
+    "odd rows, and one row left over": (rc.AtSpike(0.45), Task(11), {"epochs": 3, "rows": 5, "average": 0.9}),
+    "one row": (rc.UntilSpike(0.45), Task(4), {"epochs": 2, "rows": 1, "clip": 0.1}),
+    "to the end": (rc.EveryStep(), Task(12), {"epochs": 2, "rows": 7, "weight_decay": 0.1, "optimizer": "adamw"}),
+    "generated": (rc.AtSpike(0.52), rc.tasks.TwoSequence(steps=8, validation_rows=50), {"examples": 54, "rows": 9}),
+}
+
+
+def train(name: str, **settings):
+    """Weights, records and the gradient of every batch."""
+    objective, task, own = RUNS[name]
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(2, 5), 3) if name != "generated" else rc.Network(rc.cells.LSTM(1, 5), 1)
+    gradients = []
+
+    def watch(optimizer, *_):
+        gradients.append([weight.grad.clone() for weight in optimizer.param_groups[0]["params"]])
+
+    watching = register_optimizer_step_pre_hook(watch)
+    history = rc.fit(network, task, objective, rc.Training(**SETTINGS | own | settings))
+    watching.remove()
+    for record in history.records:
+        del record["seconds"], record["training_seconds"]
+    return [weight.detach() for weight in network.parameters()], history.records, gradients
+
+
+def train_all(place: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    for name in RUNS:  # every process names a folder of its own: only the first may write
+        torch.manual_seed(rank)
+        torch.save(train(name, folder=str(place / f"run {name} {rank}")), place / f"{name} {rank}")
+
+
+def compare_all(place: Path) -> None:
+    for name in RUNS:
+        weights, records, gradients = train(name)
+        for rank in range(2):
+            theirs = torch.load(place / f"{name} {rank}", weights_only=True)
+            torch.testing.assert_close(theirs[2], gradients, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(theirs[0], weights, rtol=0, atol=1e-5)
+            for record, expected in zip(theirs[1], records, strict=True):
+                assert record["examples"] == expected["examples"]
+                assert record["training"] == pytest.approx(expected["training"], rel=1e-5)
+                assert record["validation"]["steps_histogram"] == expected["validation"]["steps_histogram"]
+        assert (place / f"run {name} 0" / "last.safetensors").exists()
+        assert not (place / f"run {name} 1").exists()
+        if name == "mixed spikes":
+            assert sum(rows > 0 for rows in records[-1]["validation"]["steps_histogram"]) > 3
+
+
+def test_under_torchrun(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import os, sys\nfrom pathlib import Path\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import test_distributed\n"
+        f"test_distributed.train_all(Path({str(tmp_path)!r}), int(os.environ['RANK']))\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as group:
+        try:
+            _, said = group.communicate(timeout=100)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group.pid, signal.SIGTERM)
+    assert group.returncode == 0, said
+    compare_all(tmp_path)
+
+
+def in_group(rank: int, place: Path, work) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{place}/meeting", rank=rank, world_size=2)
+    work(place, rank)
+    assert dist.is_initialized()  # it was not ours to end
+    dist.destroy_process_group()
+
+
+def two_processes(place: Path, work) -> None:
+    children = [PROCESSES.Process(target=in_group, args=(rank, place, work)) for rank in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(100)
+    assert [child.exitcode for child in children] == [0, 0]
+
+
+def test_in_a_group_that_the_user_made(tmp_path):
+    two_processes(tmp_path, train_all)
+    compare_all(tmp_path)
+
+
+def refused(place: Path, rank: int) -> None:
+    with pytest.raises(ValueError, match="exists and is not a run folder"):
+        train("one row", folder=str(place))
+
+
+def test_an_error_of_the_first_process_is_everybodys(tmp_path):
+    two_processes(tmp_path, refused)
+
+
+def no_number(place: Path, rank: int) -> None:
+    with pytest.raises(ValueError, match="the loss is no longer a number at batch"):
+        train("mixed spikes", rate=3e37)
+
+
+def test_a_loss_that_is_no_number_ends_every_process(tmp_path):
+    two_processes(tmp_path, no_number)
+
+
+class CutError(Exception):
+    pass
+
+
+def cut_off_and_resumed(place: Path, rank: int) -> None:
+    """With dropout, and a loader whose epochs end between validations."""
+    update = TrainingState.update
+
+    def cut(state, *arguments):
+        if state.batch == 9:
+            raise CutError
+        update(state, *arguments)
+
+    def run(folder: Path):
+        torch.manual_seed(rank)
+        network = rc.Network(rc.cells.LSTM(2, 5), 3, nn.Sequential(nn.Dropout(0.3), nn.Linear(5, 3)))
+        data = TensorDataset(*sequences(10 + rank))  # four batches here, five in the other process
+        config = rc.Training(**SETTINGS | {"epochs": 4, "validate_every": 3, "folder": str(folder), "resume": True})
+        history = rc.fit(network, DataLoader(data, 3, shuffle=True), rc.AtSpike(0.45), config)
+        return network, [{**record, "seconds": 0, "training_seconds": 0} for record in history.records]
+
+    network, records = run(place / "undisturbed")
+    TrainingState.update = cut
+    with pytest.raises(CutError):
+        run(place / "cut off")
+    TrainingState.update = update
+    dist.barrier()
+    resumed, records_resumed = run(place / "cut off")
+    assert [record["batch"] for record in records_resumed] == [3, 6, 9, 12, 15, 16]
+    if rank == 0:
+        assert len(records_resumed) == len(records)
+        for one, other in zip(records, records_resumed, strict=True):
+            assert one["examples"] == other["examples"]
+            assert one["training"] == pytest.approx(other["training"])
+    for one, other in zip(network.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_cut_off_and_resumed(tmp_path):
+    two_processes(tmp_path, cut_off_and_resumed)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_shares_make_up_the_batch(rows, count):
+    batch = Batch(torch.arange(rows)[:, None, None], torch.arange(rows), torch.ones(rows))
+    shares = [Processes(rank, count).share(batch) for rank in range(count)]
+    assert sorted(row for share, weight in shares if weight for row in share.labels.tolist()) == list(range(rows))
+    mean = sum(weight * share.labels.double().mean() for share, weight in shares) / count
+    assert mean == pytest.approx((rows - 1) / 2)
+    assert all(len(share.inputs) == len(share.labels) == len(share.lengths) > 0 for share, _ in shares)
+
+
+def test_alone(monkeypatch):
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")  # as some clusters set it for every job
+    assert train("one row")[1]

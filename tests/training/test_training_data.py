@@ -1,0 +1,79 @@
+"""What can be trained on, and for how long."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_loop import QUIET, TASK, easy, make_network
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import rankcode as rc
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "batches"),
+    [
+        (easy(20), {"epochs": 2, "rows": 8}, 6),
+        (easy(20), {"epochs": 0.5, "rows": 8}, 2),
+        (easy(20), {"examples": 50, "rows": 8}, 8),  # 8 + 8 + 4, twice, and 8 + 2
+        (easy(20), {"examples": 5, "rows": 64}, 1),
+        (easy(20), {"rows": 64}, 1000),  # 50 epochs would be 50 batches, which is too little
+        (TASK.train, {"examples": 17, "rows": 8}, 3),
+        (DataLoader(TensorDataset(*easy(20)), 6), {"epochs": 2}, 8),
+        (DataLoader(TensorDataset(*easy(20)), 6), {"examples": 30}, 5),
+    ],
+)
+def test_how_many_batches_there_are(data, settings, batches):
+    history = rc.fit(make_network(), data, rc.AtEnd(), rc.Training(**settings, **QUIET))
+    assert history.records[-1]["batch"] == batches
+
+
+def test_epochs_of_endless_data():
+    with pytest.raises(ValueError, match=r"^this data has no epochs: give examples, how many rows to train on$"):
+        rc.fit(make_network(), TASK, rc.AtEnd(), rc.Training(epochs=2, **QUIET))
+
+
+class Plain(nn.Module):
+    """A cell of a user's own that does not say what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LazyLinear(6)
+
+    def initial_state(self, rows):
+        return torch.zeros(rows, 6)
+
+    def forward(self, x_t, state):
+        state = self.layer(torch.cat([x_t, state], 1)).tanh()
+        return state, state
+
+
+INPUTS, LABELS = easy(160)
+LENGTHS = torch.arange(160) % 5 + 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (INPUTS, LABELS),
+        [INPUTS, LABELS],
+        (INPUTS, LABELS, LENGTHS),
+        (INPUTS.numpy(), LABELS.numpy()),
+        (INPUTS.double().numpy(), LABELS.int().numpy(), LENGTHS.int().numpy()),
+        DataLoader(TensorDataset(INPUTS, LABELS), 16, shuffle=True),
+        DataLoader(TensorDataset(INPUTS, LABELS, LENGTHS), 16, shuffle=True),
+        SimpleNamespace(train=(INPUTS, LABELS), validation=(INPUTS, LABELS)),
+        SimpleNamespace(train=(INPUTS, LABELS), validation=DataLoader(TensorDataset(INPUTS, LABELS), 33)),
+        SimpleNamespace(train=(INPUTS, LABELS), validation=None),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+@pytest.mark.parametrize("cell", ["lstm", "own"])
+def test_every_kind_of_data_is_learnt_from(data, cell):
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(1, 6) if cell == "lstm" else Plain(), 2)
+    history = rc.fit(network, data, rc.AtSpike(0.8), rc.Training(epochs=6, rows=16, rate=0.03, **QUIET))
+    assert len(history.records) == 6 and history.records[-1]["examples"] == 960
+    assert history.records[-1]["training"]["accuracy"] > 0.9
+    assert rc.evaluate(network, (INPUTS, LABELS), rc.Threshold(0.8)).accuracy > 0.9
