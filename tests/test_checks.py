@@ -122,7 +122,7 @@ IMAGE = (1, 4, 3)
         (cells.LIF(12, 5), IMAGE, []),
         (cells.ConvLSTM(1, 2, (4, 3)), IMAGE, [(2, 4, 3), (1, 3, 4), (1, 5, 3), (12,), (1,), (4, 3)]),
         (cells.ConvLIF(1, 2, (4, 3)), IMAGE, [(2, 4, 3), (1, 3, 4), (12,), (1,)]),
-        (cells.ConvLIF(1, 2, (4, 4), pool=2), (1, 4, 4), [(1, 5, 4), (1, 4, 5), (1, 2, 2)]),  # 5 // 2 = 4 // 2
+        (cells.ConvLIF(1, 2, (4, 4), pool_size=2), (1, 4, 4), [(1, 5, 4), (1, 4, 5), (1, 2, 2)]),  # 5 // 2 = 4 // 2
         (cells.Stack(cells.GRU(4, 5), cells.LSTM(5, 3)), (4,), [(5,), (2, 2)]),
         (cells.Stack(cells.ConvLIF(1, 2, (4, 3)), cells.LIF(24, 5)), IMAGE, [(2, 4, 3), (1, 3, 4), (12,)]),
         (cells.Stack(cells.Stack(cells.GRU(4, 5)), cells.LSTM(5, 3)), (4,), [(5,)]),
@@ -137,7 +137,7 @@ def test_features_of_every_cell(cell, good, bad):
 
 def test_a_users_cell_reads_what_it_likes():
     class Images(nn.Module):
-        inputs, features = 1, (1,)
+        input_size, output_shape = 1, (1,)
 
         def initial_state(self, rows):
             return None

@@ -26,7 +26,7 @@ class Clock(nn.Module):
 
 def network_and_inputs(cell=None, outputs=3):
     torch.manual_seed(4)
-    network = rc.Network(cell or cells.LSTM(3, 4, layers=2), outputs)
+    network = rc.Network(cell or cells.LSTM(3, 4, num_layers=2), outputs)
     inputs = torch.randn(6, 6, 3)
     rc.decide(network, inputs)
     with torch.no_grad():

@@ -56,7 +56,7 @@ def example():
 @pytest.mark.parametrize("rows", [1, 3, 1024])
 def test_a_report_by_hand(rows):
     network, data = example()
-    report = rc.evaluate(network, data, rc.Threshold(0.8), alpha=0.25, rows=rows)
+    report = rc.evaluate(network, data, rc.Threshold(0.8), alpha=0.25, batch_size=rows)
     assert report.rows == 4
     assert report.accuracy == pytest.approx(0.5)
     assert report.mean_steps == pytest.approx((2 + 1 + 3 + 2) / 4)
@@ -108,12 +108,12 @@ def test_one_pass_gives_what_each_threshold_gives(kind, mixed, rows):
             if "bias" not in name:
                 parameter.normal_(std=2.0 if "readout" in name else 0.8)
     lengths = torch.randint(1, 10, (50,)) if mixed else None
-    data = (torch.randn(50, 9, 3), torch.randint(network.classes, (50,)), lengths)
+    data = (torch.randn(50, 9, 3), torch.randint(network.num_classes, (50,)), lengths)
     data = data if mixed else data[:2]
-    curve = rc.tradeoff(network, data, thresholds, rows=rows)
+    curve = rc.tradeoff(network, data, thresholds, batch_size=rows)
     assert len(set(curve.mean_steps)) >= 4 and len(set(curve.accuracy)) >= 2
     for k, threshold in enumerate(thresholds):
-        report = rc.evaluate(network, data, rc.Threshold(threshold), rows=rows)
+        report = rc.evaluate(network, data, rc.Threshold(threshold), batch_size=rows)
         for name in ("accuracy", "mean_steps", "earliness", "fired"):
             assert getattr(curve, name)[k] == pytest.approx(getattr(report, name), abs=1e-12), (name, threshold)
         assert sum(report.steps_histogram) == report.rows == 50
@@ -149,6 +149,6 @@ def test_what_is_refused():
         bad = data[0].clone()
         bad[2:] = torch.nan
         with pytest.raises(ValueError, match=r"NaN .* in row 2 of the data evaluated, step 1"):
-            call(network, (bad, data[1]), rows=2)
+            call(network, (bad, data[1]), batch_size=2)
         with pytest.raises(ValueError, match="no test split"):
             call(network, type("Task", (), {"train": data, "name": "mine"})())

@@ -31,7 +31,7 @@ def test_one_step_is_the_cell_then_the_readout():
 
 def test_softmax():
     network = rc.Network(cells.LSTM(3, 4), 5)
-    assert (network.activation, network.outputs, network.classes) == ("softmax", 5, 5)
+    assert (network.activation, network.outputs, network.num_classes) == ("softmax", 5, 5)
     logits = torch.randn(2, 5)
     activations, probabilities = network.activate(logits)
     assert torch.allclose(activations, logits.exp() / logits.exp().sum(1, keepdim=True))
@@ -40,7 +40,7 @@ def test_softmax():
 
 def test_one_output_is_a_sigmoid_between_two_classes():
     network = rc.Network(cells.LSTM(3, 4), 1)
-    assert (network.activation, network.outputs, network.classes) == ("sigmoid", 1, 2)
+    assert (network.activation, network.outputs, network.num_classes) == ("sigmoid", 1, 2)
     logits, _ = step(network, 6, 3)
     assert logits.shape == (6, 2) and logits[:, 0].eq(0).all()
     activations, _ = network.activate(logits)

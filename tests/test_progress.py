@@ -83,7 +83,7 @@ def test_training_shows_loss_accuracy_and_steps_read(terminal, monkeypatch):
     screen = fake_screen(monkeypatch, terminal)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: terminal_size((80, 24)))
     task = rc.tasks.TwoSequence(steps=5, validation_rows=20)
-    config = rc.Training(examples=64, rows=16, device="cpu")
+    config = rc.Training(examples=64, batch_size=16, device="cpu")
     torch.manual_seed(0)
     history = rc.fit(rc.Network(rc.cells.GRU(1, 4), 1), task, rc.AtSpike(0.51), config)
     means = history.records[-1]["training"]

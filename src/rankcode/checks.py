@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from rankcode.cells import GRU, LIF, LSTM, ConvLIF, ConvLSTM, Glimpses, Stack
+from rankcode.cells import LIF, Stack
 from rankcode.network import Network
 
 
@@ -69,20 +69,16 @@ def check_rows_apart(network: Network) -> None:
 
 
 def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
-    """Raise where the cell, the lowest of a stack, cannot read features of this shape. A cell of the user's
-    own may say its number of features as `inputs`."""
+    """Raise where the cell, the lowest of a stack, cannot read steps of this shape. A cell of the user's own may
+    say its `input_shape`, or its number of features as `input_size`."""
     while isinstance(cell, Stack):
         cell = cell.cells[0]
     if isinstance(cell, LIF):
         given = (math.prod(given),)
-    if isinstance(cell, ConvLSTM | ConvLIF | Glimpses):
-        reads = (cell.inputs, *cell.image)
-    elif isinstance(cell, LSTM | GRU) or (len(given) == 1 and isinstance(getattr(cell, "inputs", None), int)):
-        reads = (cell.inputs,)
-    else:
-        return
-    if given != reads:
-        raise ValueError(f"inputs have features {list(given)} a step, the network reads {list(reads)}")
+    size = getattr(cell, "input_size", None)
+    reads = getattr(cell, "input_shape", (size,) if isinstance(size, int) and len(given) == 1 else None)
+    if reads is not None and given != tuple(reads):  # type: ignore[arg-type]
+        raise ValueError(f"inputs have features {list(given)} a step, the network reads {list(reads)}")  # type: ignore[arg-type]
 
 
 def checked_labels(network: Network, labels, rows: int, device: torch.device, values: bool = True) -> Tensor:
@@ -95,8 +91,8 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device, va
     labels = labels.long()
     if not values:
         return labels
-    for row in ((labels < 0) | (labels >= network.classes)).nonzero().flatten()[:1].tolist():
-        raise BadRow(f"the label of {{}} is {int(labels[row])}, outside 0…{network.classes - 1}", row)
+    for row in ((labels < 0) | (labels >= network.num_classes)).nonzero().flatten()[:1].tolist():
+        raise BadRow(f"the label of {{}} is {int(labels[row])}, outside 0…{network.num_classes - 1}", row)
     return labels
 
 

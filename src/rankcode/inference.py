@@ -48,7 +48,7 @@ def decide(
     """Read each row until the rule fires, by default the network's own or else `Threshold(0.95)`, and say what was
     answered."""
     rule = (network.rule or Threshold()) if rule is None else rule
-    check_rule(rule, network.activation, network.classes)
+    check_rule(rule, network.activation, network.num_classes)
     ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)
     with inference(network):

@@ -120,21 +120,21 @@ def evaluate(
     rule: Rule | None = None,
     split: str = "test",
     alpha: float = 0.5,
-    rows: int = 1024,
+    batch_size: int = 1024,
     engine: str = "auto",
     progress: bool = False,
 ) -> Report:
     """Accuracy, steps read and what follows from them, on a split of a task or on any data.
 
-    `rule` is by default the network's own, or else `Threshold(0.95)`; `rows` is how many are run at once; `progress`
-    shows a bar.
+    `rule` is by default the network's own, or else `Threshold(0.95)`; `batch_size` is how many rows are run at once;
+    `progress` shows a bar.
     """
     if not alpha >= 0:
         raise ValueError(f"alpha, the weight of earliness, must be at least 0, not {alpha}")
     device = next(network.parameters()).device
     columns, first = [], 0  # (label, right, steps, earliness, fired, loss) of each row
     source = source_of(network, task, split)
-    for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
+    for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
         with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
             inputs, lengths = checked_inputs(network, inputs, lengths)
             labels = checked_labels(network, labels, len(inputs), device)
@@ -157,7 +157,7 @@ def evaluate(
         raise ValueError("there is no data to evaluate on")
     label, right, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
     accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
-    names = network.label_names or [str(each) for each in range(network.classes)]
+    names = network.label_names or [str(each) for each in range(network.num_classes)]
     return Report(
         rows=len(label),
         accuracy=accuracy,
@@ -207,7 +207,7 @@ def tradeoff(
     task,
     thresholds: Sequence[float] = THRESHOLDS,
     split: str = "test",
-    rows: int = 1024,
+    batch_size: int = 1024,
     engine: str = "auto",
     progress: bool = False,
 ) -> Curve:
@@ -216,13 +216,13 @@ def tradeoff(
     if not thresholds:
         raise ValueError("tradeoff needs at least one threshold")
     for threshold in thresholds:
-        check_rule(Threshold(threshold), network.activation, network.classes)
+        check_rule(Threshold(threshold), network.activation, network.num_classes)
     device = next(network.parameters()).device
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
-    counts = torch.zeros(network.classes, dtype=torch.long)
+    counts = torch.zeros(network.num_classes, dtype=torch.long)
     source = source_of(network, task, split)
     heard, first = torch.zeros(len(thresholds), dtype=torch.float64), 0
-    for inputs, labels, lengths in watched(source.scan(rows, device), getattr(source, "size", None), progress):
+    for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
         with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
             inputs, lengths = checked_inputs(network, inputs, lengths)
             labels = checked_labels(network, labels, len(inputs), device)
@@ -243,7 +243,7 @@ def tradeoff(
             if isinstance(source, Heard):
                 heard[k] += source.heard(steps.cpu(), first).sum()
         first += len(inputs)
-        counts += torch.bincount(labels, minlength=network.classes).cpu()
+        counts += torch.bincount(labels, minlength=network.num_classes).cpu()
     if not counts.sum():
         raise ValueError("there is no data to evaluate on")
     means = (totals / counts.sum()).T.tolist()

@@ -43,7 +43,7 @@ class Network(nn.Module):
         super().__init__()
         if not (hasattr(cell, "initial_state") and isinstance(cell, nn.Module)):
             raise ValueError(
-                "a cell is an nn.Module with initial_state(rows) and forward(x_t, state) -> (features, state); "
+                "a cell is an nn.Module with initial_state(batch_size) and forward(x_t, state) -> (features, state); "
                 f"{type(cell).__name__} is not"
             )
         if outputs < 1:
@@ -58,13 +58,13 @@ class Network(nn.Module):
             raise ValueError(f"{self.activation} does not go with {outputs} outputs: one output is a sigmoid")
         self.cell = cell
         self.outputs = outputs
-        self.classes = 2 if outputs == 1 else outputs
+        self.num_classes = 2 if outputs == 1 else outputs
         if readout is None:
             readout = nn.Identity() if self.activation == "membrane" else _linear(cell, outputs)
         self.readout = readout
 
-    def initial_state(self, rows: int) -> State:
-        return self.cell.initial_state(rows)
+    def initial_state(self, batch_size: int) -> State:
+        return self.cell.initial_state(batch_size)
 
     def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         """One step: logits [rows, classes] and the state after it."""
@@ -91,9 +91,9 @@ def _is_identity(readout: nn.Module | None) -> bool:
 
 
 def _linear(cell: nn.Module, outputs: int) -> nn.Module:
-    features = getattr(cell, "features", None)
-    if features is None:  # a cell that does not say: sized when it is first run
+    shape = getattr(cell, "output_shape", None)
+    if shape is None:  # a cell that does not say: sized when it is first run
         return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))
-    if isinstance(features, int) or len(features) == 1:
-        return nn.Linear(features if isinstance(features, int) else features[0], outputs)
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(features), outputs))
+    if len(shape) == 1:
+        return nn.Linear(shape[0], outputs)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))

@@ -70,7 +70,7 @@ class Objective(ABC):
         rows will probably answer, makes some engines faster. `check=False` takes the values of inputs, labels and
         lengths as they are: checks wait for the GPU."""
         self.check()
-        check_rule(self.rule, network.activation, network.classes)
+        check_rule(self.rule, network.activation, network.num_classes)
         check_rows_apart(network)
         ragged = lengths is not None
         inputs, lengths = checked_inputs(network, inputs, lengths, check)

@@ -93,11 +93,11 @@ def _in_parts(network: Network, data: Any, rule: Rule | None, name: Callable[[in
 
 def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterator[Prediction]:
     device = next(network.parameters()).device
-    names = network.label_names or [str(label) for label in range(network.classes)]
+    names = network.label_names or [str(label) for label in range(network.num_classes)]
     front_end = network.front_end
     samples = None
     if isinstance(front_end, Audio):
-        waveforms = [_waveform(each, front_end.log_mel.rate) for each in data]
+        waveforms = [_waveform(each, front_end.log_mel.sample_rate) for each in data]
         samples = torch.tensor([len(waveform) for waveform in waveforms])
         rows = [front_end.frames(waveform) for waveform in waveforms]
     else:

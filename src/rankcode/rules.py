@@ -1,6 +1,6 @@
 """When a row fires.
 
-A rule is any object with `initial_state(rows)` and `(activations, probabilities, step, state) ->
+A rule is any object with `initial_state(batch_size)` and `(activations, probabilities, step, state) ->
 (fired, state)`. Like a cell it is handed its state and gives it back, so it can remember and stream.
 
 - activations [rows, classes]: what is compared with θ. Class probabilities; for a spiking output layer,
@@ -31,7 +31,7 @@ from rankcode.state import State
 class Rule(Protocol):
     """Decides when a row fires: fired is bool [rows], and the state is handed back at the next step."""
 
-    def initial_state(self, rows: int) -> State: ...
+    def initial_state(self, batch_size: int) -> State: ...
 
     def __call__(
         self, activations: Tensor, probabilities: Tensor, step: int | Tensor, state: State
@@ -53,7 +53,7 @@ class Threshold:
         object.__setattr__(self, "threshold", _checked(self.threshold))
         object.__setattr__(self, "classes", _checked_classes(self.classes))
 
-    def initial_state(self, rows: int) -> State:
+    def initial_state(self, batch_size: int) -> State:
         return None
 
     def __call__(self, activations, probabilities, step, state):
@@ -78,7 +78,7 @@ class StepThresholds:
         if not self.thresholds:
             raise ValueError("StepThresholds needs at least one threshold")
 
-    def initial_state(self, rows: int) -> State:
+    def initial_state(self, batch_size: int) -> State:
         return None
 
     def __call__(self, activations, probabilities, step, state):
@@ -115,10 +115,10 @@ class FireAt:
     def __repr__(self) -> str:
         return f"FireAt({self.steps.tolist()})"
 
-    def initial_state(self, rows: int) -> State:
-        if self.steps.dim() and len(self.steps) != rows:
-            raise ValueError(f"FireAt was planted for {len(self.steps)} rows, the batch has {rows}")
-        return self.steps.expand(rows)
+    def initial_state(self, batch_size: int) -> State:
+        if self.steps.dim() and len(self.steps) != batch_size:
+            raise ValueError(f"FireAt was planted for {len(self.steps)} rows, the batch has {batch_size}")
+        return self.steps.expand(batch_size)
 
     def __call__(self, activations, probabilities, step, state):
         return state <= step, state
@@ -130,7 +130,7 @@ class Never:
 
     classes = None
 
-    def initial_state(self, rows: int) -> State:
+    def initial_state(self, batch_size: int) -> State:
         return None
 
     def __call__(self, activations, probabilities, step, state):
@@ -155,8 +155,9 @@ class Patience:
     def classes(self) -> tuple[int, ...] | None:
         return getattr(self.rule, "classes", None)
 
-    def initial_state(self, rows: int) -> State:
-        return self.rule.initial_state(rows), torch.zeros(rows, dtype=torch.long), torch.full((rows,), -1)
+    def initial_state(self, batch_size: int) -> State:
+        zeros = torch.zeros(batch_size, dtype=torch.long)
+        return self.rule.initial_state(batch_size), zeros, zeros - 1
 
     def __call__(self, activations, probabilities, step, state):
         inner, seen, last = state
@@ -181,7 +182,7 @@ def check_rule(rule: Any, activation: str, classes: int) -> None:
         raise ValueError(f"a rule is needed, not {rule!r}: Threshold({rule!r}) is one")
     if not isinstance(rule, Rule) or isinstance(rule, type):
         raise ValueError(
-            f"a rule has initial_state(rows) and (activations, probabilities, step, state) -> (fired, state); "
+            f"a rule has initial_state(batch_size) and (activations, probabilities, step, state) -> (fired, state); "
             f"{rule!r} does not"
         )
     if isinstance(rule, Patience):

@@ -8,7 +8,7 @@ import torch
 from rankcode.bench.measure import Shape, bench_table, machine, measure, measure_stream, planted, runnable
 from rankcode.cli.main import main
 
-SMALL = Shape(rows=6, steps=8, inputs=3, units=4, hidden=5)
+SMALL = Shape(batch_size=6, steps=8, input_size=3, hidden_size=4, readout_layer_size=5)
 
 
 def test_spikes_are_planted_late_evenly_and_early():
@@ -22,7 +22,7 @@ def test_spikes_are_planted_late_evenly_and_early():
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_every_engine_is_set_beside_conventional_training(cell):
-    shape = Shape(rows=6, steps=8, inputs=3, units=4, hidden=5, cell=cell)
+    shape = Shape(batch_size=6, steps=8, input_size=3, hidden_size=4, readout_layer_size=5, cell=cell)
     engines = tuple(runnable(shape, "cpu"))
     assert set(engines) == {"stepwise", "whole", "cpu"}
     found = measure(shape, engines, "cpu", repeats=3, progress=False)
@@ -41,7 +41,7 @@ def test_every_engine_is_set_beside_conventional_training(cell):
 
 
 def test_rows_that_answer_early_take_less_memory_where_the_engine_saves():
-    shape = Shape(rows=64, steps=40, inputs=6, units=16, hidden=5)
+    shape = Shape(batch_size=64, steps=40, input_size=6, hidden_size=16, readout_layer_size=5)
     found = measure(shape, ("cpu", "whole"), "cpu", repeats=1, progress=False)
     memory = {(each.engine, each.spikes): each.megabytes for each in found if each.mode == "training"}
     assert memory["cpu", "all at T/4"] < 0.3 * memory["cpu", "all at T"]
@@ -66,7 +66,21 @@ def test_the_table_has_a_line_for_each():
 def test_the_command_writes_figures_and_a_picture(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    small = ["--rows", "4", "6", "--steps", "8", "--inputs", "3", "--units", "4", "--repeats", "1", "--device", "cpu"]
+    small = [
+        "--batch-sizes",
+        "4",
+        "6",
+        "--steps",
+        "8",
+        "--input-size",
+        "3",
+        "--hidden-size",
+        "4",
+        "--repeats",
+        "1",
+        "--device",
+        "cpu",
+    ]
     main(["bench", *small, "--engines", "cpu", "stepwise", "--output", "kept/bench"])
     content = json.loads((tmp_path / "kept" / "bench.json").read_text())
     assert {each["rows"] for each in content["measured"]} == {4, 6, 1} and content["machine"]["torch"]
@@ -75,7 +89,7 @@ def test_the_command_writes_figures_and_a_picture(tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(["--rows", "0"], "at least 1"), (["--engines", "steam"], "no engine")]
+    ("arguments", "said"), [(["--batch-sizes", "0"], "at least 1"), (["--engines", "steam"], "no engine")]
 )
 def test_nonsense_is_one_line(arguments, said):
     with pytest.raises(SystemExit) as stop:
@@ -84,7 +98,7 @@ def test_nonsense_is_one_line(arguments, said):
 
 
 def test_epochs_are_drawn_as_shares_of_conventional_ones():
-    plots = pytest.importorskip("rankcode.plots")
+    plots = pytest.importorskip("rankcode.bench.plot")
     records = [{"training_seconds": 2.0 / n, "training": {"mean_steps": 40.0 / n}} for n in (1, 2, 4)]
     usual = [{"training_seconds": seconds, "training": {"mean_steps": 40.0}} for seconds in (9.0, 2.0, 2.0, 2.0)]
     figure = plots.plot_epochs({"here": (records, usual)})

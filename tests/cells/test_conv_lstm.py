@@ -13,7 +13,7 @@ def sigmoid(x):
 def by_pixel(cell, images):
     """Hidden maps after every image of one row, with plain loops over pixels, maps and the kernel."""
     weight, bias = cell.gates.weight.tolist(), cell.gates.bias.tolist()
-    units, (height, width), reach = cell.units, cell.image, cell.kernel // 2
+    units, (height, width), reach = cell.hidden_channels, cell.image_size, cell.kernel_size // 2
     blank = [[[0.0] * width for _ in range(height)] for _ in range(units)]
     hidden, memory, result = blank, blank, []
 
@@ -45,7 +45,7 @@ def by_pixel(cell, images):
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_against_plain_loops(kernel):
     torch.manual_seed(0)
-    cell = cells.ConvLSTM(2, 2, (3, 4), kernel=kernel).double()
+    cell = cells.ConvLSTM(2, 2, (3, 4), kernel_size=kernel).double()
     inputs = torch.randn(2, 3, 2, 3, 4, dtype=torch.float64)  # [rows, steps, channels, height, width]
     state, features = cell.initial_state(2), []
     for step in range(3):
@@ -58,8 +58,8 @@ def test_against_plain_loops(kernel):
 
 
 def test_state_and_features():
-    cell = cells.ConvLSTM(1, 6, [5, 7], kernel=5)
-    assert cell.features == (6, 5, 7)
+    cell = cells.ConvLSTM(1, 6, [5, 7], kernel_size=5)
+    assert cell.output_shape == (6, 5, 7)
     state = cell.initial_state(3)
     assert isinstance(state, cells.ConvLSTMState)
     assert all(part.shape == (3, 6, 5, 7) and part.eq(0).all() for part in state)
@@ -70,4 +70,4 @@ def test_state_and_features():
 
 def test_an_even_kernel_is_refused():
     with pytest.raises(ValueError, match="odd"):
-        cells.ConvLSTM(1, 2, (4, 4), kernel=2)
+        cells.ConvLSTM(1, 2, (4, 4), kernel_size=2)

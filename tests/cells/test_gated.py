@@ -23,7 +23,7 @@ def whole(cell, inputs):
 def test_agrees_with_torch_over_whole_sequences(name, layers):
     torch.manual_seed(0)
     theirs = getattr(nn, name)(3, 5, num_layers=layers, batch_first=True).double()
-    ours = getattr(cells, name)(3, 5, layers=layers).double()
+    ours = getattr(cells, name)(3, 5, num_layers=layers).double()
     ours.load_state_dict(theirs.state_dict())
     inputs = torch.randn(4, 7, 3, dtype=torch.float64)
     expected, last = theirs(inputs)
@@ -42,12 +42,12 @@ def test_agrees_with_torch_over_whole_sequences(name, layers):
 @BOTH
 @pytest.mark.parametrize("layers", [1, 2])
 def test_weights_go_to_torch_and_back(name, layers):
-    ours = getattr(cells, name)(3, 5, layers=layers)
+    ours = getattr(cells, name)(3, 5, num_layers=layers)
     theirs = getattr(nn, name)(3, 5, num_layers=layers, batch_first=True)
     theirs.load_state_dict(ours.state_dict())
     inputs = torch.randn(4, 7, 3)
     assert torch.allclose(theirs(inputs)[0], whole(ours, inputs)[0], atol=1e-6)
-    again = getattr(cells, name)(3, 5, layers=layers)
+    again = getattr(cells, name)(3, 5, num_layers=layers)
     again.load_state_dict(theirs.state_dict())
     assert whole(again, inputs)[0].equal(whole(ours, inputs)[0])
 
@@ -55,13 +55,13 @@ def test_weights_go_to_torch_and_back(name, layers):
 @BOTH
 def test_starts_like_torch(name):
     torch.manual_seed(0)
-    for parameter in getattr(cells, name)(30, 100, layers=2).parameters():
+    for parameter in getattr(cells, name)(30, 100, num_layers=2).parameters():
         assert 0.095 < parameter.abs().max() <= 0.1  # uniform within ±1/√units
 
 
 @BOTH
 def test_state_is_passed_and_never_kept(name):
-    cell = getattr(cells, name)(3, 5, layers=2)
+    cell = getattr(cells, name)(3, 5, num_layers=2)
     x, state = torch.randn(4, 3), cell.initial_state(4)
     assert isinstance(state, getattr(cells, f"{name}State"))
     assert all(part.shape == (4, 2, 5) and part.eq(0).all() for part in state)
@@ -74,7 +74,7 @@ def test_state_is_passed_and_never_kept(name):
 
 @BOTH
 def test_rows_are_independent(name):
-    cell = getattr(cells, name)(3, 5, layers=2).double()
+    cell = getattr(cells, name)(3, 5, num_layers=2).double()
     inputs, order = torch.randn(4, 6, 3, dtype=torch.float64), torch.tensor([2, 0, 3, 1])
     assert torch.allclose(whole(cell, inputs[order])[0], whole(cell, inputs)[0][order], rtol=0, atol=1e-14)
 

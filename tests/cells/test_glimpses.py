@@ -12,7 +12,7 @@ from rankcode.front_ends.latency_code import latency_code
 def test_at_the_last_step_it_has_seen_the_whole_image():
     images = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
     inputs = latency_code(images, 255, 10)[:, :, None]
-    cell = Glimpses((8, 8), 10, maps=8, units=5).eval()
+    cell = Glimpses((8, 8), 10, channels=8, hidden_size=5).eval()
     state = cell.initial_state(3)
     for x_t in inputs.unbind(1):
         _, state = cell(x_t, state)
@@ -24,30 +24,30 @@ def test_at_the_last_step_it_has_seen_the_whole_image():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"image": (1, 8, 8)}, "a height and a width"),
-        ({"image": (3, 8)}, "at least 4"),
-        ({"maps": 0}, "multiple of 8"),
-        ({"maps": 12}, "multiple of 8"),
-        ({"steps": 0}, "at least 1"),
-        ({"steps": 2.5}, "steps and units"),
-        ({"units": 0}, "at least 1"),
+        ({"image_size": (1, 8, 8)}, "a height and a width"),
+        ({"image_size": (3, 8)}, "at least 4"),
+        ({"channels": 0}, "multiple of 8"),
+        ({"channels": 12}, "multiple of 8"),
+        ({"num_steps": 0}, "at least 1"),
+        ({"num_steps": 2.5}, "num_steps and hidden_size"),
+        ({"hidden_size": 0}, "at least 1"),
         ({"dropout": 1.5}, "dropout"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):
     with pytest.raises(ValueError, match=message):
-        Glimpses(**{"image": (8, 8), "steps": 10, "maps": 8, **settings})
+        Glimpses(**{"image_size": (8, 8), "num_steps": 10, "channels": 8, **settings})
 
 
 def test_images_of_another_size_are_named():
-    network = rc.Network(Glimpses((8, 8), 10, maps=8), 3)
+    network = rc.Network(Glimpses((8, 8), 10, channels=8), 3)
     for shape in ((4, 10, 64), (4, 10, 8, 8), (4, 10, 3, 8, 8), (4, 10, 1, 9, 9), (4, 10, 1, 1, 1)):
         with pytest.raises(ValueError, match=r"the network reads \[1, 8, 8\]"):
             rc.decide(network, torch.zeros(shape))
 
 
 def test_saved_and_loaded_it_is_the_same_and_ready_for_use(tmp_path):
-    network = rc.Network(Glimpses((8, 8), 10, maps=8), 3)
+    network = rc.Network(Glimpses((8, 8), 10, channels=8), 3)
     rc.save(network, tmp_path / "network.safetensors")
     loaded = rc.load(tmp_path / "network.safetensors")
     assert not loaded.training and loaded.cell.settings() == network.cell.settings()
@@ -57,7 +57,7 @@ def test_saved_and_loaded_it_is_the_same_and_ready_for_use(tmp_path):
 
 def test_engines_agree_on_it():
     torch.manual_seed(0)
-    network = rc.Network(Glimpses((8, 8), 4, maps=8, units=5), 3).double().eval()
+    network = rc.Network(Glimpses((8, 8), 4, channels=8, hidden_size=5), 3).double().eval()
     with torch.no_grad():
         network.readout.weight.mul_(2)
     inputs, lengths = torch.rand(6, 4, 1, 8, 8).double(), torch.tensor([4, 4, 3, 1, 4, 2])

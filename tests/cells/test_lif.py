@@ -61,7 +61,7 @@ def test_what_a_layer_emits():
     ],
 )
 def test_the_surrogate_is_a_rectangle_of_area_one(width, membranes, slopes):
-    cell = one_neuron(width=width)
+    cell = one_neuron(surrogate_width=width)
     for membrane, slope in zip(membranes, slopes, strict=True):
         x = torch.tensor([[membrane]], dtype=torch.float64, requires_grad=True)
         spike, _ = cell(x, cell.initial_state(1))
@@ -92,8 +92,8 @@ def test_images_are_flattened():
 
 @pytest.mark.parametrize(("pool", "kernel", "shape"), [(1, 3, (6, 8, 4)), (2, 3, (6, 4, 2)), (1, 5, (6, 8, 4))])
 def test_convolutional_shapes(pool, kernel, shape):
-    cell = cells.ConvLIF(2, 6, (8, 4), kernel=kernel, pool=pool)
-    assert cell.features == shape
+    cell = cells.ConvLIF(2, 6, (8, 4), kernel_size=kernel, pool_size=pool)
+    assert cell.output_shape == shape
     state = cell.initial_state(3)
     assert state.membrane.shape == (3, *shape)
     features, after = cell(torch.randn(3, 2, 8, 4), state)
@@ -101,7 +101,7 @@ def test_convolutional_shapes(pool, kernel, shape):
 
 
 def test_convolutional_values():
-    cell = cells.ConvLIF(1, 2, (3, 4), pool=1).double()
+    cell = cells.ConvLIF(1, 2, (3, 4), pool_size=1).double()
     x, state = torch.randn(2, 2, 1, 3, 4, dtype=torch.float64), cell.initial_state(2)
     _, first = cell(x[0], state)
     features, second = cell(x[1], first)
@@ -111,7 +111,7 @@ def test_convolutional_values():
 
 
 def test_pooling_averages_the_input():
-    cell = cells.ConvLIF(1, 1, (4, 4), kernel=1, pool=2, emits="membranes").double()
+    cell = cells.ConvLIF(1, 1, (4, 4), kernel_size=1, pool_size=2, emits="membranes").double()
     with torch.no_grad():
         cell.synapses[1].weight.fill_(1.0)
         cell.synapses[1].bias.zero_()
@@ -122,4 +122,4 @@ def test_pooling_averages_the_input():
 
 def test_an_even_kernel_is_refused():
     with pytest.raises(ValueError, match="odd"):
-        cells.ConvLIF(1, 2, (4, 4), kernel=4)
+        cells.ConvLIF(1, 2, (4, 4), kernel_size=4)

@@ -32,7 +32,7 @@ def test_each_cell_reads_the_one_below():
 
 
 def test_two_cells_are_two_layers():
-    layers = cells.LSTM(3, 4, layers=2)
+    layers = cells.LSTM(3, 4, num_layers=2)
     stack = cells.Stack(cells.LSTM(3, 4), cells.LSTM(4, 4))
     for number, cell in enumerate(stack.cells):
         own = {name: weight for name, weight in layers.state_dict().items() if name.endswith(f"l{number}")}
@@ -47,7 +47,7 @@ def test_two_cells_are_two_layers():
 
 def test_it_looks_like_its_topmost_cell():
     stack = cells.Stack(cells.LIF(3, 4), cells.LIF(4, 2, emits="membranes"))
-    assert stack.features == (2,) and stack.emits == "membranes"
+    assert stack.output_shape == (2,) and stack.emits == "membranes"
     assert not hasattr(cells.Stack(cells.GRU(3, 4), Plain()), "features")
     assert not hasattr(cells.Stack(cells.LIF(3, 4, emits="membranes"), cells.GRU(4, 2)), "emits")
 

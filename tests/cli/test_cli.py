@@ -14,9 +14,9 @@ from rankcode.cli.main import main
 SMALL = [
     "--examples",
     "256",
-    "--rows",
+    "--batch-size",
     "32",
-    "--units",
+    "--hidden-size",
     "4",
     "--device",
     "cpu",
@@ -72,7 +72,7 @@ def test_train_evaluate_tradeoff(tmp_path, capsys):
 
 @pytest.mark.parametrize(("cell", "units"), [("lstm", 4), ("gru", 4), ("conv-lstm", 2), ("lif", 8), ("conv-lif", 2)])
 def test_every_cell_trains_on_images(tmp_path, cell, units, capsys):
-    arguments = ["--epochs", "1", "--device", "cpu", "--no-progress", "--units", str(units), "--cell", cell]
+    arguments = ["--epochs", "1", "--device", "cpu", "--no-progress", "--hidden-size", str(units), "--cell", cell]
     main(["train", "temporal-digits", *arguments, "--folder", str(tmp_path / "run"), "--beta", "0:0.4,0.5:0.1"])
     main(["evaluate", str(tmp_path / "run"), "--device", "cpu"])
     assert "359 test rows" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_every_cell_trains_on_images(tmp_path, cell, units, capsys):
 
 @pytest.mark.parametrize("cell", ["conv-lstm", "conv-lif"])
 def test_the_width_of_convolutions(tmp_path, cell):
-    few = ["--epochs", "0.1", "--device", "cpu", "--no-progress", "--units", "2", "--kernel", "5"]
+    few = ["--epochs", "0.1", "--device", "cpu", "--no-progress", "--hidden-size", "2", "--kernel-size", "5"]
     main(["train", "temporal-digits", *few, "--cell", cell, "--folder", str(tmp_path)])
     network = rc.load(tmp_path / "last.safetensors")
     convolutions = [part for part in network.modules() if isinstance(part, torch.nn.Conv2d)]
@@ -97,7 +97,7 @@ def test_default_folders_are_never_written_over(tmp_path, monkeypatch):
 def test_resume_goes_on_from_the_folder_alone(tmp_path, monkeypatch):
     from rankcode.training import loop as training
 
-    train(tmp_path / "whole", "--beta", "0.1", "--average", "0.9")
+    train(tmp_path / "whole", "--beta", "0.1", "--ema-decay", "0.9")
     real, calls = training.evaluate, []
 
     def cut_off(*arguments, **options):
@@ -108,7 +108,7 @@ def test_resume_goes_on_from_the_folder_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "evaluate", cut_off)
     with pytest.raises(SystemExit, match="rankcode resume"):
-        train(tmp_path / "cut", "--beta", "0.1", "--average", "0.9")
+        train(tmp_path / "cut", "--beta", "0.1", "--ema-decay", "0.9")
     monkeypatch.undo()
     assert not (tmp_path / "cut" / "last.safetensors").exists()
     main(["resume", str(tmp_path / "cut"), "--device", "cpu"])
@@ -130,21 +130,21 @@ def run_folder(tmp_path, config):
         (["train"], "What to learn"),
         (["train", "mnist"], "no task and no data 'mnist': name a path, or one of spotting"),
         (["train", "spotting", "--raet", "1"], "--raet"),
-        (["train", "spotting", "--rate", "fast"], "--rate"),
-        (["train", "spotting", "--rate", "-1"], "rate must be a number above 0"),
+        (["train", "spotting", "--learning-rate", "fast"], "--learning-rate"),
+        (["train", "spotting", "--learning-rate", "-1"], "rate must be a number above 0"),
         (["train", "spotting", "--threshold", "1.5"], "threshold 1.5 is outside"),
         (["train", "spotting", "--beta", "much"], "beta must be a number"),
         (["train", "spotting", "--beta", "nan"], "beta must be a number"),
         (["tradeoff"], "at least one run"),
         (["demo", "--test-rows", "0"], "at least 1"),
         (["train", "spotting", "--cell", "conv-lstm"], "reads images"),
-        (["train", "temporal-digits", "--cell", "lif", "--layers", "2"], "layers is for"),
-        (["train", "temporal-digits", "--cell", "lif", "--kernel", "5"], "kernel is for conv-lstm and conv-lif"),
-        (["train", "temporal-digits", "--cell", "conv-lif", "--kernel", "4"], "kernel must be odd"),
-        (["train", "temporal-digits", "--cell", "conv-lstm", "--kernel", "-1"], "kernel must be odd"),
+        (["train", "temporal-digits", "--cell", "lif", "--num-layers", "2"], "layers is for"),
+        (["train", "temporal-digits", "--cell", "lif", "--kernel-size", "5"], "kernel is for conv-lstm and conv-lif"),
+        (["train", "temporal-digits", "--cell", "conv-lif", "--kernel-size", "4"], "kernel must be odd"),
+        (["train", "temporal-digits", "--cell", "conv-lstm", "--kernel-size", "-1"], "kernel must be odd"),
         (["train", "spotting", "--decay", "0.5"], "decay is for lif and conv-lif, not for lstm"),
         (["train", "temporal-digits", "--cell", "lif", "--decay", "3"], "must be within 0…1, not 3"),
-        (["train", "spotting", "--hidden", "-3"], "hidden must be at least 1, not -3"),
+        (["train", "spotting", "--readout-layer-size", "-3"], "hidden must be at least 1, not -3"),
         (["train", "spotting", "--seed", "9" * 30], "seed must be a whole number"),
         (["train", "spotting", "--device", "abacus"], "no device 'abacus'"),
         (["train", "spotting", "--engine", "steam"], "not 'steam'"),
@@ -185,9 +185,9 @@ def test_without_tyro_the_same_arguments_work(tmp_path):
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
         )
 
-    done = call("train", "spotting", *SMALL, "--folder", "run", "--objective", "until-spike", "--clip", "0.5")
+    done = call("train", "spotting", *SMALL, "--folder", "run", "--objective", "until-spike", "--max-grad-norm", "0.5")
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["clip"] == 0.5
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["max_grad_norm"] == 0.5
     assert call("train", "--help").returncode == 0
     missing = call("demo")
     assert missing.returncode == 1 and missing.stderr.strip().endswith("pip install 'rankcode[plots]'")
@@ -195,7 +195,7 @@ def test_without_tyro_the_same_arguments_work(tmp_path):
 
 def test_demo_writes_a_page_that_stands_alone(tmp_path, capsys):
     folder = tmp_path / "demo"
-    main(["demo", "--folder", str(folder), "--examples", "640", "--units", "4", "--test-rows", "200"])
+    main(["demo", "--folder", str(folder), "--examples", "640", "--hidden-size", "4", "--test-rows", "200"])
     text = capsys.readouterr().out
     assert "rank-coded" in text and "at the end" in text and str(folder / "report.html") in text
     page = (folder / "report.html").read_text()

@@ -28,7 +28,7 @@ from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, SpeechCommands, Spotting, TemporalMNIST, temporal_mnist
 
 UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
-QUICK = ["--rows", "16", "--units", "4", "--rate", "0.01", "--device", "cpu", "--no-progress"]
+QUICK = ["--batch-size", "16", "--hidden-size", "4", "--learning-rate", "0.01", "--device", "cpu", "--no-progress"]
 CPU = ["--device", "cpu"]
 
 
@@ -108,7 +108,7 @@ def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
     assert written["network"]["label_names"] == ["high", "low"]
     task = OwnData(str(trained / "levels.npz"))
     assert task != settings.written_task(written)
-    assert task.classes == 2 and task == settings.written_task(written)  # it is known once it was read
+    assert task.num_classes == 2 and task == settings.written_task(written)  # it is known once it was read
     main(["evaluate", str(trained / "series-run"), *CPU])
     text = capsys.readouterr().out
     assert "on 12 test rows" in text and "high " in text and "low " in text and "heard" not in text
@@ -198,7 +198,7 @@ def test_a_broken_recording_is_left_out_on_request(tmp_path, capsys):
 
 def test_a_hidden_layer(tmp_path):
     path = two_levels(tmp_path / "levels.npz")
-    main(["train", path, *QUICK, "--examples", "32", "--hidden", "7", "--cell", "gru", "--folder", "run"])
+    main(["train", path, *QUICK, "--examples", "32", "--readout-layer-size", "7", "--cell", "gru", "--folder", "run"])
     readout = RunFolder("run").model().readout
     assert [type(layer).__name__ for layer in readout] == ["Linear", "ReLU", "Linear"]
     assert (readout[0].in_features, readout[0].out_features, readout[2].out_features) == (4, 7, 1)
@@ -218,7 +218,10 @@ def test_a_hidden_layer(tmp_path):
         (["train", "temporal-mnist", "--data", "none"], "rankcode data mnist --to"),
         (["train", "temporal-mnist"], "rankcode data mnist --to"),
         (["train", "speech-commands", "--data", "none"], "rankcode data speech-commands --to"),
-        (["train", "spotting", "--hidden", "4", "--cell", "lif"], "hidden is for lstm and gru, not for lif"),
+        (
+            ["train", "spotting", "--readout-layer-size", "4", "--cell", "lif"],
+            "for lstm and gru, not for lif",
+        ),
         (["evaluate", "nowhere", "--on", "x"], "nowhere is not a run folder"),
         (["predict", "nowhere", "x.wav"], "no model file nowhere"),
         (["predict", ".", "x.wav"], "not a run folder"),
@@ -485,7 +488,7 @@ def test_data_is_downloaded_and_trained_on(published, tmp_path, capsys):
 def test_data_is_put_where_it_is_asked_for_and_found_there(published, tmp_path, capsys):
     main(["data", "mnist", "--to", "digits"])
     assert capsys.readouterr().out == f"mnist is in {tmp_path / 'here' / 'digits'}\n"
-    arguments = ["--cell", "conv-lstm", *QUICK, "--examples", "16", "--units", "2"]
+    arguments = ["--cell", "conv-lstm", *QUICK, "--examples", "16", "--hidden-size", "2"]
     main(["train", "temporal-mnist", "--data", "digits", *arguments, "--folder", "run"])
     written = RunFolder("run").config()["task"]
     assert written["data"] == str(tmp_path / "here" / "digits") and written["flat"] is False
@@ -507,8 +510,8 @@ def test_data_that_cannot_be_had_is_one_line(published, monkeypatch):
 
 ARGUMENTS = [
     "train data/rows.npz",
-    "train speech-commands --data somewhere --augment --skip-bad --hidden 256 --cell gru --layers 2",
-    "train x --no-augment --no-skip-bad --threshold 0.9 --beta 0:0.4,0.5:0.1 --epochs 3 --rows 7 --no-progress",
+    "train speech-commands --data somewhere --augment --skip-bad --readout-layer-size 256 --cell gru --num-layers 2",
+    "train x --no-augment --no-skip-bad --threshold 0.9 --beta 0:0.4,0.5:0.1 --epochs 3 --batch-size 7 --no-progress",
     "evaluate run",
     "evaluate run --data moved --skip-bad --json --device cpu --threshold 0.8 --split validation",
     "evaluate run --on other.npz --model last --alpha 0.1",
@@ -546,7 +549,7 @@ def test_without_tyro_the_commands_run(trained):
     two_levels("levels.npz")
     tone(Path("one.wav"), 320)
     words = [
-        ["train", "levels.npz", *QUICK, "--examples", "32", "--folder", "run", "--hidden", "3"],
+        ["train", "levels.npz", *QUICK, "--examples", "32", "--folder", "run", "--readout-layer-size", "3"],
         ["evaluate", "run", "--on", "levels.npz", *CPU],
         ["predict", "run", "levels.npz", *CPU],
         ["predict", str(trained / "sound-run"), "one.wav", "--json", *CPU],
@@ -651,8 +654,8 @@ def test_what_is_no_beta(text):
 @pytest.mark.skipif(not UCR.exists(), reason="the UCR archive is not on this machine")
 def test_speakers_are_told_apart_early(capsys):
     """Nine speakers of Japanese vowels, 7 to 29 steps of twelve numbers each: one in nine is chance."""
-    options = "--cell gru --units 32 --epochs 40 --rows 32 --rate 0.01 --validate-every 20 --no-progress --folder run"
-    main(["train", str(UCR / "JapaneseVowels"), *options.split(), *CPU])
+    options = "--cell gru --hidden-size 32 --epochs 40 --batch-size 32 --learning-rate 0.01 --validate-every 20"
+    main(["train", str(UCR / "JapaneseVowels"), *options.split(), "--no-progress", "--folder", "run", *CPU])
     capsys.readouterr()
     main(["evaluate", "run", *CPU, "--json"])
     report = json.loads(capsys.readouterr().out)["report"]
@@ -691,7 +694,7 @@ def test_a_run_goes_on_where_its_data_was_moved(trained, tmp_path, monkeypatch, 
 
 def test_what_training_reads_is_said(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main(["train", str(trained / "levels.npz"), *CPU, "--units", "2", "--epochs", "1", "--no-progress"])
+    main(["train", str(trained / "levels.npz"), *CPU, "--hidden-size", "2", "--epochs", "1", "--no-progress"])
     said = capsys.readouterr().err
     assert "levels.npz: " in said and " training, " in said and "2 classes (high, low)" in said and "steps of" in said
 
@@ -711,7 +714,7 @@ def test_a_bad_row_does_not_cost_its_file(trained, tmp_path, capsys):
 
 def test_a_network_that_never_fires_is_said_to(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    few = ["--units", "2", "--epochs", "1", "--no-progress", *CPU]
+    few = ["--hidden-size", "2", "--epochs", "1", "--no-progress", *CPU]
     main(["train", str(trained / "levels.npz"), *few, "--threshold", "1"])
     assert "it never fired on validation data" in capsys.readouterr().out
     main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
@@ -740,7 +743,7 @@ def test_what_is_left_out_of_the_runs_own_data_is_said(tmp_path, capsys):
         content = dict(arrays)
     content["X"][5, 2] = np.inf
     np.savez(path, **content)
-    few = ["--units", "2", "--epochs", "1", "--no-progress", *CPU]
+    few = ["--hidden-size", "2", "--epochs", "1", "--no-progress", *CPU]
     main(["train", str(path), *few, "--skip-bad", "--folder", str(tmp_path / "run")])
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), *CPU])
@@ -748,7 +751,7 @@ def test_what_is_left_out_of_the_runs_own_data_is_said(tmp_path, capsys):
 
 
 def test_tensorboard_goes_into_the_default_folder_and_on_with_the_run(tmp_path, monkeypatch):
-    few = ["--units", "2", "--examples", "640", "--validate-every", "1", "--no-progress", *CPU]
+    few = ["--hidden-size", "2", "--examples", "640", "--validate-every", "1", "--no-progress", *CPU]
     main(["train", "spotting", *few, "--tensorboard"])
     (run,) = Path("runs").iterdir()
     (event,) = run.glob("events.out.tfevents*")
@@ -785,7 +788,7 @@ def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tm
 
 
 def test_cells_that_read_images_differently_are_compared(tmp_path, capsys):
-    few = ["--units", "2", "--epochs", "0.1", "--no-progress", *CPU]
+    few = ["--hidden-size", "2", "--epochs", "0.1", "--no-progress", *CPU]
     for cell in ("lstm", "conv-lstm"):
         main(["train", "temporal-digits", *few, "--cell", cell, "--folder", str(tmp_path / cell)])
     main(["tradeoff", str(tmp_path / "lstm"), str(tmp_path / "conv-lstm"), *CPU, "--output", str(tmp_path / "both")])

@@ -218,8 +218,8 @@ def test_another_context_has_a_cache_of_its_own(folder, read):
 
 def test_other_bands_have_a_cache_of_their_own(folder):
     cached(folder)
-    frames = cached_frames(folder, listed(folder), LogMel(bands=8), 10, progress=False)
-    assert frames.values.shape[1] == 8 and frames.log_mel == LogMel(bands=8)
+    frames = cached_frames(folder, listed(folder), LogMel(n_mels=8), 10, progress=False)
+    assert frames.values.shape[1] == 8 and frames.log_mel == LogMel(n_mels=8)
 
 
 def test_folders_of_one_name_do_not_share_a_cache(tmp_path):

@@ -110,7 +110,7 @@ def test_padded_steps_reach_no_result():
     rubbish = inputs.masked_fill((torch.arange(7) >= lengths[:, None])[..., None], torch.nan)
     for one, other in zip(together, rc.decide(network, rubbish, lengths, rule), strict=True):
         assert one.equal(other)
-    assert rc.evaluate(network, source, rule, rows=3).mean_steps == together.steps.double().mean()
+    assert rc.evaluate(network, source, rule, batch_size=3).mean_steps == together.steps.double().mean()
 
 
 def test_images_can_be_packed_too():

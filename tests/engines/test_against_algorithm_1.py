@@ -37,9 +37,9 @@ class Own(nn.Module):
 
 CELLS = {
     "lstm": lambda outputs: rc.cells.LSTM(FEATURES, UNITS),
-    "lstm of 2 layers": lambda outputs: rc.cells.LSTM(FEATURES, UNITS, layers=2),
+    "lstm of 2 layers": lambda outputs: rc.cells.LSTM(FEATURES, UNITS, num_layers=2),
     "gru": lambda outputs: rc.cells.GRU(FEATURES, UNITS),
-    "gru of 2 layers": lambda outputs: rc.cells.GRU(FEATURES, UNITS, layers=2),
+    "gru of 2 layers": lambda outputs: rc.cells.GRU(FEATURES, UNITS, num_layers=2),
     "own": lambda outputs: Own(FEATURES, UNITS),
     "lif": lambda outputs: rc.cells.LIF(FEATURES, outputs, emits="membranes"),
 }
@@ -172,7 +172,7 @@ def make(kind, outputs, dtype, rows, steps, seed, scale=2.0):
                 parameter.normal_(std=scale if "readout" in name else 1.0)
     lengths = torch.randint(1, steps + 1, (rows,))
     lengths[:2] = torch.tensor([steps, 1])[:rows]  # the longest and the shortest that may be
-    return network, inputs, torch.randint(network.classes, (rows,)), lengths
+    return network, inputs, torch.randint(network.num_classes, (rows,)), lengths
 
 
 def engines_for(network):

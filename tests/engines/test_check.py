@@ -11,7 +11,7 @@ from rankcode.engines.check import TOLERANCES, check_engines
 
 @pytest.fixture
 def few_cases(monkeypatch):
-    cases = [case for case in agreement._cases() if case.network.cell.units < 30]
+    cases = [case for case in agreement._cases() if case.network.cell.hidden_size < 30]
     monkeypatch.setattr(agreement, "_cases", lambda: cases)
     return cases
 

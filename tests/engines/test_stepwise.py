@@ -210,15 +210,15 @@ class Smoothed:
         return average.amax(1) >= 0.55, (average, [seen + 1])
 
 
-IMAGES = {"inputs": 1, "image": (4, 3)}
+IMAGES = {"in_channels": 1, "image_size": (4, 3)}
 NETWORKS = {
-    "lstm": lambda: rc.Network(cells.LSTM(12, 5, layers=2), 3),
+    "lstm": lambda: rc.Network(cells.LSTM(12, 5, num_layers=2), 3),
     "gru": lambda: rc.Network(cells.GRU(12, 5), 3, readout=nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))),
-    "conv lstm": lambda: rc.Network(cells.ConvLSTM(units=2, **IMAGES), 3),
+    "conv lstm": lambda: rc.Network(cells.ConvLSTM(hidden_channels=2, **IMAGES), 3),
     "lif": lambda: rc.Network(cells.LIF(12, 3, emits="membranes"), 3),
-    "conv lif": lambda: rc.Network(cells.ConvLIF(units=4, pool=1, **IMAGES), 3),
+    "conv lif": lambda: rc.Network(cells.ConvLIF(hidden_channels=4, pool_size=1, **IMAGES), 3),
     "spiking stack": lambda: rc.Network(
-        cells.Stack(cells.ConvLIF(units=3, **IMAGES), cells.LIF(36, 8), cells.LIF(8, 3, emits="membranes")), 3
+        cells.Stack(cells.ConvLIF(hidden_channels=3, **IMAGES), cells.LIF(36, 8), cells.LIF(8, 3, emits="membranes")), 3
     ),
     "stack in a stack": lambda: rc.Network(
         cells.Stack(cells.Stack(cells.GRU(12, 4), cells.LSTM(4, 5)), cells.GRU(5, 4)), 3

@@ -13,8 +13,8 @@ def trained(engine, updates, rows, units, double):
     network = network.double() if double else network
     training = rc.Training(
         examples=updates * rows,
-        rows=rows,
-        rate=0.02,
+        batch_size=rows,
+        learning_rate=0.02,
         validate_every=updates,
         engine=engine,
         device="cpu",

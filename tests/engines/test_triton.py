@@ -236,7 +236,7 @@ def planted(made: Example) -> rc.FireAt:
 
 
 def some_classes(made: Example) -> rc.Threshold:
-    return threshold_for(made, (0, 2) if made.network.classes > 2 else (1,))
+    return threshold_for(made, (0, 2) if made.network.num_classes > 2 else (1,))
 
 
 def by_step(made: Example) -> rc.StepThresholds:

@@ -139,9 +139,9 @@ def test_settings_of_the_paper(tmp_path):
     place = Reproduction(scale="paper", folder=tmp_path, data="somewhere")
     lstm, conv = mnist_trainings.lstm_fast(place), mnist_trainings.conv_lstm_fast(place, 20)
     assert lstm.task == TemporalMNIST("somewhere/mnist", flat=True) and conv.task == TemporalMNIST("somewhere/mnist")
-    assert (lstm.training.rate, lstm.training.schedule, lstm.training.epochs) == (0.001, "constant", 50)
-    assert (lstm.network().cell.units, conv.network().cell.units) == (340, 20)
-    assert mnist_trainings.conv_lstm_fast(place, 10).network().cell.units == 10
+    assert (lstm.training.learning_rate, lstm.training.schedule, lstm.training.epochs) == (0.001, "constant", 50)
+    assert (lstm.network().cell.hidden_size, conv.network().cell.hidden_size) == (340, 20)
+    assert mnist_trainings.conv_lstm_fast(place, 10).network().cell.hidden_size == 10
     for setting in (lstm, conv):
         assert (setting.objective.rule.threshold, setting.objective.beta) == (0.95, 0.1)
     assert mnist_trainings.lstm_paper(place).objective.beta == 0.165
@@ -150,9 +150,13 @@ def test_settings_of_the_paper(tmp_path):
     switch = mnist_trainings.conv_lstm_switch(place).objective.beta
     assert (switch(0.0), switch(0.24), switch(0.25), switch(0.99)) == (0.4, 0.4, 0.1, 0.1)
     spiking = spiking_trainings.rank_coded(place)
-    assert (spiking.training.rows, spiking.training.rate, spiking.objective.rule.threshold) == (400, 0.001, 0.5)
+    assert (spiking.training.batch_size, spiking.training.learning_rate, spiking.objective.rule.threshold) == (
+        400,
+        0.001,
+        0.5,
+    )
     first, second, dense, top = spiking.network().cell.cells
-    assert (first.units, second.units, dense.units, top.units) == (32, 32, 128, 10)
+    assert (first.hidden_channels, second.hidden_channels, dense.hidden_size, top.hidden_size) == (32, 32, 128, 10)
     assert all((cell.threshold, cell.decay, cell.width) == (0.5, 0.2, 0.5) for cell in (first, second, dense, top))
     assert spiking.network().activation == "membrane"
 

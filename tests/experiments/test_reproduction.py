@@ -82,8 +82,8 @@ def test_a_finished_training_with_other_settings_is_not_used(place, drawn):
     place.trained(setting)
     changed = {
         "objective.beta is 0.0 there and 0.3 here": replace(setting, objective=AtSpike(0.95, 0.3)),
-        "training.rate": replace(setting, training=replace(setting.training, rate=0.5)),
-        "network.cell.units": replace(setting, network=lambda: Network(cells.LSTM(1, 3), outputs=1)),
+        "training.learning_rate": replace(setting, training=replace(setting.training, learning_rate=0.5)),
+        "network.cell.hidden_size": replace(setting, network=lambda: Network(cells.LSTM(1, 3), outputs=1)),
     }
     for difference, other in changed.items():
         with pytest.raises(ValueError, match=f"{re.escape(difference)}.*: remove it to train again"):

@@ -161,7 +161,7 @@ def test_the_stand_in_is_like_speech_commands():
     assert [split.size for split in splits] == [12, 6, 6]
     assert all(isinstance(split, Heard) for split in splits)
     inputs, labels, lengths = next(iter(task.test.scan(6, "cpu")))
-    assert tuple(inputs.shape[2:]) == task.features
+    assert tuple(inputs.shape[2:]) == task.input_shape
     assert labels.tolist() == [0, 1, 2, 0, 1, 2]
     samples = task.test.samples
     assert lengths.tolist() == (1 + samples // 80 - 20).tolist()
@@ -182,7 +182,12 @@ def test_settings_of_the_paper():
     assert trainings.betas(place) == (0.0, 0.2, 0.3, 0.4)
     setting = trainings.of(place, trainings.Run(trainings.RANK_CODED, 0.2), augment=True)
     training, network = setting.training, setting.network()
-    assert (training.rows, training.rate, training.clip, training.epochs) == (512, 0.001, 0.25, 300)
-    assert training.average == 0.999 and setting.task.augment and setting.name.endswith("augmented")
-    assert (network.cell.units, network.outputs) == (128, 11)
+    assert (training.batch_size, training.learning_rate, training.max_grad_norm, training.epochs) == (
+        512,
+        0.001,
+        0.25,
+        300,
+    )
+    assert training.ema_decay == 0.999 and setting.task.augment and setting.name.endswith("augmented")
+    assert (network.cell.hidden_size, network.outputs) == (128, 11)
     assert [tuple(part.weight.shape) for part in network.readout[::2]] == [(32, 128), (11, 32)]

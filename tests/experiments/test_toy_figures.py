@@ -91,14 +91,19 @@ def test_the_papers_settings():
     place = Reproduction(scale="paper")
     for setting in (spotting.rank_coded(place), spotting.conventional(place)):
         training = setting.training
-        assert (training.examples, training.rows, training.rate, training.clip) == (1_500_000, 128, 0.0003, None)
-        assert (training.schedule, training.average, training.finish_with) == ("constant", None, "last")
-        assert setting.network().cell.units == 125 and setting.network().activation == "sigmoid"
+        assert (training.examples, training.batch_size, training.learning_rate, training.max_grad_norm) == (
+            1_500_000,
+            128,
+            0.0003,
+            None,
+        )
+        assert (training.schedule, training.ema_decay, training.finish_with) == ("constant", None, "last")
+        assert setting.network().cell.hidden_size == 125 and setting.network().activation == "sigmoid"
     assert spotting.rank_coded(place).objective == AtSpike(0.95, beta=0.0)
     assert spotting.conventional(place).objective == AtEnd()
     own = spotting.own(place)
     assert own.objective == AtSpike(0.95, beta=0.05)
-    assert (own.training.rate, own.training.schedule, own.training.average, own.training.clip) == (
+    assert (own.training.learning_rate, own.training.schedule, own.training.ema_decay, own.training.max_grad_norm) == (
         0.002, "cosine", 0.999, 1.0,
     )  # fmt: skip
     for theta in fig7.THRESHOLDS:

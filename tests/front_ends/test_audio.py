@@ -79,7 +79,7 @@ def test_there_is_a_frame_for_every_10_milliseconds_and_one_more(samples):
 @pytest.mark.parametrize("rate", [1000, 1200, 5000, 8000, 11_000, 16_000, 44_000, 48_000])
 def test_a_rate_is_refused_or_has_its_frames(rate):
     try:
-        log_mel = LogMel(rate, bands=4)
+        log_mel = LogMel(rate, n_mels=4)
     except ValueError as error:
         assert str(rate) in str(error)
         return
@@ -129,7 +129,9 @@ def test_bytes_stand_for_powers_from_1e_6_to_e_8():
     assert power_of(given) is given
 
 
-@pytest.mark.parametrize("settings", [{"rate": 999}, {"rate": 16_001}, {"rate": 0}, {"bands": 0}, {"bands": 101}])
+@pytest.mark.parametrize(
+    "settings", [{"sample_rate": 999}, {"sample_rate": 16_001}, {"sample_rate": 0}, {"n_mels": 0}, {"n_mels": 101}]
+)
 def test_settings_that_give_no_frames(settings):
     with pytest.raises(ValueError, match=str(*settings.values())) as error:
         LogMel(**settings)
@@ -194,7 +196,7 @@ def test_any_context(context):
     audio = Audio(MEAN, DEVIATION, context=context)
     stored = LogMel().frames(clip())[None]
     inputs, lengths = audio(stored)
-    assert lengths is None and inputs.shape == (1, 101 - 2 * context, *audio.features)
+    assert lengths is None and inputs.shape == (1, 101 - 2 * context, *audio.output_shape)
     alone, _ = Audio(MEAN, DEVIATION, context=0)(stored)
     for step in (0, 50, 100 - 2 * context):
         assert inputs[0, step].equal(alone[0, step : step + 2 * context + 1].flatten())
@@ -220,9 +222,9 @@ def test_mean_and_deviation_are_those_of_the_training_frames():
     audio = Audio.of(stored, LogMel(), 7)  # in five parts
     values = (stored.double() * UNIT + LOWEST).flatten(0, 1).numpy()
     np.testing.assert_allclose(audio.mean, values.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(audio.deviation, values.std(0), rtol=1e-5)
+    np.testing.assert_allclose(audio.std, values.std(0), rtol=1e-5)
     assert (audio.log_mel, audio.context) == (LogMel(), 7)
-    inputs, _ = Audio(audio.mean, audio.deviation, context=0)(stored)
+    inputs, _ = Audio(audio.mean, audio.std, context=0)(stored)
     torch.testing.assert_close(inputs.flatten(0, 1).mean(0), torch.zeros(20), rtol=0, atol=1e-4)
     assert Audio.of([stored.flatten(0, 1)], LogMel(), 7) == audio
 
@@ -261,7 +263,7 @@ def test_what_was_heard_is_what_the_inputs_depend_on(step):
 
 def test_a_model_file_holds_the_front_end(tmp_path):
     audio = Audio((0.1, -1 / 3, 2.5), (1.0, 0.7, 1e-3), LogMel(8000, 3), context=2)
-    network = rc.Network(rc.cells.GRU(*audio.features, 4), 3)
+    network = rc.Network(rc.cells.GRU(*audio.output_shape, 4), 3)
     network.front_end = audio
     rc.save(network, tmp_path / "model.safetensors")
     loaded = rc.load(tmp_path / "model.safetensors").front_end
@@ -270,7 +272,7 @@ def test_a_model_file_holds_the_front_end(tmp_path):
     assert loaded.frames(clip(4000)).equal(stored[0]) and loaded(stored)[0].equal(audio(stored)[0])
 
 
-@pytest.mark.parametrize(("mean", "deviation"), [((0.0,) * 19, (1.0,) * 19), ((0.0,) * 20, (1.0,)), ((), ())])
-def test_a_mean_and_a_deviation_for_each_band(mean, deviation):
+@pytest.mark.parametrize(("mean", "std"), [((0.0,) * 19, (1.0,) * 19), ((0.0,) * 20, (1.0,)), ((), ())])
+def test_a_mean_and_a_deviation_for_each_band(mean, std):
     with pytest.raises(ValueError, match="each of 20 bands"):
-        Audio(mean, deviation)
+        Audio(mean, std)

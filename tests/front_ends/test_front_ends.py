@@ -77,8 +77,8 @@ def test_a_description_says_only_what_there_is():
     assert description["front_end"] == {
         "kind": "Audio",
         "mean": [0.1, 0.2, 0.3],
-        "deviation": [1.0, 2.0, 3.0],
-        "log_mel": {"rate": 8000, "bands": 3},
+        "std": [1.0, 2.0, 3.0],
+        "log_mel": {"sample_rate": 8000, "n_mels": 3},
         "context": 2,
     }
     assert description["label_names"] == list(NAMES)
@@ -107,12 +107,12 @@ def test_a_file_from_before_there_were_front_ends_still_loads(tmp_path):
 
 BROKEN = {
     "an unknown kind": {"front_end": {"kind": "os.system", "command": "touch owned"}},
-    "no kind": {"front_end": {"mean": [0.0], "deviation": [1.0]}},
+    "no kind": {"front_end": {"mean": [0.0], "std": [1.0]}},
     "a part missing": {"front_end": {"kind": "Standardise", "mean": [0.0]}},
     "a part too many": {"front_end": {"kind": "LatencyCode", "levels": 1, "steps": 1, "shape": [1], "hook": "x"}},
     "a number": {"front_end": 3},
     "a list": {"front_end": ["Standardise"]},
-    "audio with too few bands": {"front_end": {"kind": "Audio", "mean": [0.0], "deviation": [1.0]}},
+    "audio with too few bands": {"front_end": {"kind": "Audio", "mean": [0.0], "std": [1.0]}},
     "names that are no list": {"label_names": 3},
 }
 
@@ -127,7 +127,7 @@ def test_a_file_that_describes_something_else_is_one_line(change, into, tmp_path
 
 
 class Own(nn.Module):
-    features = 3
+    output_shape = (3,)
 
     def __init__(self):
         super().__init__()
@@ -216,7 +216,7 @@ def test_data_of_another_kind_is_one_line():
 
 def test_training_sets_both_and_leaves_them_where_a_task_has_neither():
     network = rc.Network(rc.cells.GRU(64, 3), 10)
-    config = rc.Training(examples=64, rows=32, device="cpu", progress=False)
+    config = rc.Training(examples=64, batch_size=32, device="cpu", progress=False)
     task = TemporalDigits(flat=True, steps=4)
     rc.fit(network, task, rc.AtEnd(), config)
     assert network.front_end == LatencyCode(16, 4, (64,)) and network.label_names == tuple("0123456789")
@@ -249,7 +249,7 @@ def recordings(tmp_path, monkeypatch):
 def hears(context=10):
     torch.manual_seed(0)
     front_end = Audio((0.0,) * 20, (3.0,) * 20, context=context)
-    network = rc.Network(rc.cells.GRU(front_end.features[0], 6), 2)
+    network = rc.Network(rc.cells.GRU(front_end.output_shape[0], 6), 2)
     network.front_end, network.label_names = front_end, ("a", "b")
     return network
 
@@ -262,7 +262,7 @@ def test_what_was_heard_by_hand(recordings, rows):
     steps = torch.tensor([1, 4, 2, 1, 11, 31])
     assert source.heard(steps).tolist() == [30, 30 + 212.5, 10 + 212.5, 30, 300, 500]
     assert source.heard(torch.tensor([9, 10]), first=1).tolist() == [80 + 212.5, 90 + 212.5]
-    report = rc.evaluate(network, source, rc.Never(), rows=rows)
+    report = rc.evaluate(network, source, rc.Never(), batch_size=rows)
     assert report.milliseconds == pytest.approx((30 + 300 + 500) / 3)
     assert "277 ms heard" in str(report)
     assert report.as_dict()["milliseconds"] == report.milliseconds
@@ -279,7 +279,7 @@ def test_a_curve_in_milliseconds_is_that_of_its_reports(recordings, rows):
     network = hears()
     source = rows_for(network, recordings)
     thresholds = [0.5, 0.55, 0.6, 0.65, 0.7, 0.8, 1.0]
-    curve = rc.tradeoff(network, source, thresholds, rows=rows)
+    curve = rc.tradeoff(network, source, thresholds, batch_size=rows)
     assert len(set(curve.milliseconds)) > 2
     for threshold, heard in zip(curve.thresholds, curve.milliseconds, strict=True):
         assert heard == pytest.approx(rc.evaluate(network, source, rc.Threshold(threshold)).milliseconds)

@@ -44,7 +44,7 @@ def test_images_are_given_the_shape_of_a_step(shape, stored):
     images = torch.randint(256, stored, dtype=torch.uint8)
     front_end = LatencyCode(255, 7, shape)
     inputs, lengths = front_end(images, None)
-    assert front_end.features == shape and inputs.shape == (3, 7, *shape)
+    assert front_end.output_shape == shape and inputs.shape == (3, 7, *shape)
     assert lengths is None  # all are equally long, in steps
     fires = inputs.flatten(2).argmax(1) + 1
     assert fires.tolist() == [[expected_step(v, 255, 7) for v in image] for image in images.flatten(1).tolist()]

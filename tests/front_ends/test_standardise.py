@@ -17,22 +17,22 @@ def test_mean_and_deviation_are_of_all_steps_of_all_rows_for_each_channel():
     one, other = torch.tensor([[1.0, 10.0], [3.0, 10.0]]), torch.tensor([[8.0, 40.0]])
     found = Standardise.of([one, other])
     assert found.mean == pytest.approx((4, 20))
-    assert found.deviation == pytest.approx((math.sqrt((9 + 1 + 16) / 3), math.sqrt(200)))
-    assert found.features == (2,)
+    assert found.std == pytest.approx((math.sqrt((9 + 1 + 16) / 3), math.sqrt(200)))
+    assert found.output_shape == (2,)
 
 
 def test_missing_values_do_not_count():
     values = torch.tensor([[1.0, NAN], [NAN, NAN], [3.0, 5.0]])
     found = Standardise.of([values])
     assert found.mean == (2, 5)
-    assert found.deviation == (1, 1)  # of the second channel one value is there, and it never changes
+    assert found.std == (1, 1)  # of the second channel one value is there, and it never changes
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.3, 1e8])
 def test_a_channel_that_never_changes_keeps_its_scale(value):
     constant = [torch.full((steps, 1), value, dtype=torch.float64) for steps in (1000, 7)]
     found = Standardise.of(constant)
-    assert found.deviation == (1,)
+    assert found.std == (1,)
     inputs, _ = found(torch.tensor([[[value], [value + 3]]]))
     assert inputs.flatten().tolist() == pytest.approx([0, 3], abs=1e-6 * (1 + abs(value)))
 
@@ -40,7 +40,7 @@ def test_a_channel_that_never_changes_keeps_its_scale(value):
 def test_a_channel_that_is_never_there_is_zero():
     values = torch.full((4, 1), NAN)
     found = Standardise.of([values])
-    assert (found.mean, found.deviation) == ((0,), (1,))
+    assert (found.mean, found.std) == ((0,), (1,))
     assert found(values[None])[0].tolist() == [[[0]] * 4]
 
 

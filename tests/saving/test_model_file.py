@@ -13,18 +13,19 @@ import rankcode as rc
 from rankcode import cells
 from rankcode.saving import files as whole_file
 
-IMAGES = {"inputs": 1, "image": (4, 3)}
+IMAGES = {"in_channels": 1, "image_size": (4, 3)}
 NETWORKS = {
-    "lstm": (lambda: rc.Network(cells.LSTM(3, 4, layers=2), 5), (3,)),
+    "lstm": (lambda: rc.Network(cells.LSTM(3, 4, num_layers=2), 5), (3,)),
     "gru": (lambda: rc.Network(cells.GRU(3, 4), 5), (3,)),
     "sigmoid": (lambda: rc.Network(cells.GRU(3, 4), 1), (3,)),
-    "conv lstm": (lambda: rc.Network(cells.ConvLSTM(units=2, kernel=5, **IMAGES), 5), (1, 4, 3)),
-    "lif": (lambda: rc.Network(cells.LIF(3, 4, threshold=0.3, decay=0.7, width=0.2), 5), (3,)),
+    "conv lstm": (lambda: rc.Network(cells.ConvLSTM(hidden_channels=2, kernel_size=5, **IMAGES), 5), (1, 4, 3)),
+    "lif": (lambda: rc.Network(cells.LIF(3, 4, threshold=0.3, decay=0.7, surrogate_width=0.2), 5), (3,)),
     "membranes": (lambda: rc.Network(cells.LIF(3, 4, emits="membranes"), 4), (3,)),
-    "conv lif": (lambda: rc.Network(cells.ConvLIF(units=4, pool=2, decay=0.6, **IMAGES), 5), (1, 4, 3)),
+    "conv lif": (lambda: rc.Network(cells.ConvLIF(hidden_channels=4, pool_size=2, decay=0.6, **IMAGES), 5), (1, 4, 3)),
     "stack": (
         lambda: rc.Network(
-            cells.Stack(cells.ConvLIF(units=2, threshold=0.1, **IMAGES), cells.LIF(24, 5, emits="membranes")), 5
+            cells.Stack(cells.ConvLIF(hidden_channels=2, threshold=0.1, **IMAGES), cells.LIF(24, 5, emits="membranes")),
+            5,
         ),
         (1, 4, 3),
     ),
@@ -90,7 +91,11 @@ def test_every_built_in_part_comes_back(kind, dtype, tmp_path):
     rc.save(network, tmp_path / "model.rc")
     again = rc.load(tmp_path / "model.rc")
     assert repr(again) == repr(network)
-    assert (again.activation, again.outputs, again.classes) == (network.activation, network.outputs, network.classes)
+    assert (again.activation, again.outputs, again.num_classes) == (
+        network.activation,
+        network.outputs,
+        network.num_classes,
+    )
     assert all(parameter.dtype == dtype for parameter in again.parameters())
     assert same_weights(again, network)
     inputs = 2 * torch.randn(4, 6, *shape, dtype=dtype)
@@ -275,12 +280,12 @@ def kind(name, **settings):
         {"cell": kind("Network")},
         {"cell": kind("__import__", module="os")},
         {"cell": kind(["LSTM"])},
-        {"cell": kind("LSTM", inputs=3, units=4, layers=1, hook="os.system")},
-        {"cell": kind("LSTM", inputs="3", units=4, layers=1)},
-        {"cell": kind("LSTM", inputs=-3, units=4, layers=1)},
-        {"cell": kind("LSTM", inputs=10**12, units=10**12, layers=1)},
+        {"cell": kind("LSTM", input_size=3, hidden_size=4, num_layers=1, hook="os.system")},
+        {"cell": kind("LSTM", input_size="3", hidden_size=4, num_layers=1)},
+        {"cell": kind("LSTM", input_size=-3, hidden_size=4, num_layers=1)},
+        {"cell": kind("LSTM", input_size=10**12, hidden_size=10**12, num_layers=1)},
         {"cell": kind("Linear", in_features=3, out_features=4)},
-        {"cell": kind("Stack", parts=[kind("LSTM", inputs=3, units=4, layers=1), kind("eval")])},
+        {"cell": kind("Stack", parts=[kind("LSTM", input_size=3, hidden_size=4, num_layers=1), kind("eval")])},
         {"cell": "LSTM"},
         {"cell": [1]},
         {"cell": None},

@@ -16,7 +16,7 @@ from rankcode.training.distributed import Processes
 from rankcode.training.state import TrainingState
 
 TASK = rc.tasks.TwoSequence(steps=5, validation_rows=50)
-CONFIG = rc.Training(examples=64, rows=8, validate_every=3, average=0.5, device="cpu", progress=False)
+CONFIG = rc.Training(examples=64, batch_size=8, validate_every=3, ema_decay=0.5, device="cpu", progress=False)
 
 
 def make_network(units: int = 4) -> rc.Network:
@@ -57,9 +57,9 @@ def test_what_a_folder_holds(run):
     assert config["versions"]["torch"] == torch.__version__
     assert set(config["versions"]) == {"rankcode", "torch", "numpy", "python"}
     assert config["task"]["name"] == "two-sequence" and config["task"]["steps"] == 5
-    assert config["network"]["cell"]["units"] == 4
+    assert config["network"]["cell"]["hidden_size"] == 4
     assert config["objective"]["kind"] == "AtSpike" and config["objective"]["rule"]["threshold"] == 0.6
-    assert config["training"]["rows"] == 8 and "folder" not in config["training"]
+    assert config["training"]["batch_size"] == 8 and "folder" not in config["training"]
     assert (run / "training.png").read_bytes().startswith(b"\x89PNG")
     assert [record["batch"] for record in RunFolder(run).records()] == [3, 6, 8]
 
@@ -91,16 +91,16 @@ def test_an_empty_folder_and_one_with_cut_off_files_are_fine(tmp_path):
 @pytest.mark.parametrize(
     ("difference", "message"),
     [
-        ({"rows": 16}, "training.rows is 8 there and 16 here"),
-        ({"rate": 0.01}, "training.rate is 0.001 there and 0.01 here"),
-        ({"average": None}, "training.average is 0.5 there and None here"),
+        ({"batch_size": 16}, "training.batch_size is 8 there and 16 here"),
+        ({"learning_rate": 0.01}, "training.learning_rate is 0.001 there and 0.01 here"),
+        ({"ema_decay": None}, "training.ema_decay is 0.5 there and None here"),
         ({"seed": 1}, "training.seed is 0 there and 1 here"),
         ({"task": replace(TASK, steps=6)}, "task.steps is 5 there and 6 here"),
         ({"task": rc.tasks.Spotting()}, "task.name is 'two-sequence' there and 'spotting' here"),
         ({"objective": rc.AtSpike(0.7)}, "objective.rule.threshold is 0.6 there and 0.7 here"),
         ({"objective": rc.AtSpike(0.6, 0.1)}, "objective.beta is 0.0 there and 0.1 here"),
         ({"objective": rc.AtEnd()}, "objective.kind is 'AtSpike' there and 'AtEnd' here"),
-        ({"network": make_network(5)}, "network.cell.units is 4 there and 5 here"),
+        ({"network": make_network(5)}, "network.cell.hidden_size is 4 there and 5 here"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -180,10 +180,10 @@ def test_a_checkpoint_of_another_network_of_ones_own(tmp_path):
     class Cell(nn.Module):
         def __init__(self, units):
             super().__init__()
-            self.layer, self.features = nn.Linear(1 + units, units), (units,)
+            self.layer, self.output_shape = nn.Linear(1 + units, units), (units,)
 
         def initial_state(self, rows):
-            return torch.zeros(rows, self.features[0])
+            return torch.zeros(rows, self.output_shape[0])
 
         def forward(self, x_t, state):
             state = self.layer(torch.cat([x_t, state], 1)).tanh()
@@ -344,12 +344,12 @@ def test_a_run_begun_meanwhile_is_not_written_over(run, monkeypatch):
 
 def test_the_last_digits_of_what_was_computed_may_differ(run):
     settings = json.loads((run / "config.json").read_text())
-    for rate, same in ((settings["training"]["rate"] * (1 + 1e-15), True), (0.0010001, False)):
-        other = {"training": settings["training"] | {"rate": rate}}
+    for rate, same in ((settings["training"]["learning_rate"] * (1 + 1e-15), True), (0.0010001, False)):
+        other = {"training": settings["training"] | {"learning_rate": rate}}
         if same:
             RunFolder(run).check(other)
         else:
-            with pytest.raises(ValueError, match=r"training\.rate is 0\.001 there and 0\.0010001 here"):
+            with pytest.raises(ValueError, match=r"training\.learning_rate is 0\.001 there and 0\.0010001 here"):
                 RunFolder(run).check(other)
 
 

@@ -116,7 +116,7 @@ def as_arff(folder):
 @pytest.mark.parametrize("write", [as_npz, as_tsv, as_ts, as_arff])
 def test_every_format_gives_the_same_task(write, tmp_path):
     task = OwnData(write(tmp_path))
-    assert (task.label_names, task.classes, task.features) == (("rest", "wave"), 2, (1,))
+    assert (task.label_names, task.num_classes, task.input_shape) == (("rest", "wave"), 2, (1,))
     everything = [each for split in SPLITS for each in content(task, split)]
     expected = [(row.tolist(), label) for row, label in zip(VALUES, LABELS, strict=True)]
     assert sorted(everything) == sorted(expected)
@@ -132,12 +132,12 @@ def test_many_values_a_step_and_rows_of_different_lengths(tmp_path):
     values, lengths = random.normal(size=(30, 9, 3)).astype(np.float32), random.integers(2, 10, 30)
     path = saved(tmp_path / "data.npz", X=values, y=np.arange(30) % 3, lengths=lengths)
     task = OwnData(path)
-    assert task.features == (3,)
+    assert task.input_shape == (3,)
     everything = [row for split in SPLITS for row, _ in content(task, split)]
     assert sorted(everything) == sorted(row[:length].tolist() for row, length in zip(values, lengths, strict=True))
     front_end = task.front_end
     for inputs, length in zip(*next(task.test.scan(99, "cpu"))[::2], strict=True):
-        raw = (inputs[:length].double() * torch.tensor(front_end.deviation)) + torch.tensor(front_end.mean)
+        raw = (inputs[:length].double() * torch.tensor(front_end.std)) + torch.tensor(front_end.mean)
         assert any(
             len(row) == length and np.allclose(raw, row, atol=1e-5)
             for row in (each[:size] for each, size in zip(values, lengths, strict=True))
@@ -171,7 +171,7 @@ def test_arrays_give_the_task_of_a_file_that_holds_them(tmp_path):
         OwnData.of(rows, labels.astype(object), split_seed=3),
         OwnData.of([row.tolist() for row in rows], labels, split_seed=3),
     ):
-        assert (task.label_names, task.features) == (("a", "b", "c"), (3,))
+        assert (task.label_names, task.input_shape) == (("a", "b", "c"), (3,))
         assert all(content(task, split) == content(expected, split) for split in SPLITS)
         assert task.front_end == expected.front_end
 
@@ -230,7 +230,7 @@ def test_classes_bear_the_users_names_numbers_by_value_others_by_name(labels, na
     labels = np.array(labels * 4)
     path = saved(tmp_path / "data.npz", X=np.random.default_rng(0).normal(size=(len(labels), 3)), y=labels)
     task = OwnData(path)
-    assert task.label_names == names and task.classes == len(names)
+    assert task.label_names == names and task.num_classes == len(names)
     total = Counter(name for split in SPLITS for _, name in content(task, split))
     assert total == dict.fromkeys(names, 4)
 
@@ -396,7 +396,7 @@ def test_a_missing_value_repeats_the_last_and_at_the_beginning_is_the_training_m
     path = saved(tmp_path / "data.npz", X_train=train, y_train=[0, 1] * 3, X_test=test, y_test=[0, 1])
     task = OwnData(path)
     deviation = math.sqrt(8 / 3)
-    assert task.front_end.mean == pytest.approx((6,)) and task.front_end.deviation == pytest.approx((deviation,))
+    assert task.front_end.mean == pytest.approx((6,)) and task.front_end.std == pytest.approx((deviation,))
     batch = next(task.test.scan(2, "cpu"))
     assert batch.lengths.tolist() == [2, 3]  # what is missing at the end was never there
     assert batch.inputs[0, :2, 0].tolist() == pytest.approx([0, 2 / deviation])
@@ -419,14 +419,14 @@ def test_the_scale_is_that_of_the_training_rows_alone(offset, tmp_path):
         arrays |= {f"X_{split}": other, f"y_{split}": np.arange(20) % 2}
     task = OwnData(saved(tmp_path / "data.npz", **arrays))
     assert task.front_end.mean == pytest.approx((train.mean(),), rel=1e-6)
-    assert task.front_end.deviation == pytest.approx((train.std(),), rel=1e-6)
+    assert task.front_end.std == pytest.approx((train.std(),), rel=1e-6)
 
 
 def test_the_scale_is_not_that_of_rows_set_aside_here(tmp_path):
     path = numbered(tmp_path / "data.npz", COUNTS)
     rows = which(OwnData(path), "train")
     assert OwnData(path).front_end.mean == pytest.approx((np.mean(rows),))
-    assert OwnData(path).front_end.deviation == pytest.approx((np.std(rows),))
+    assert OwnData(path).front_end.std == pytest.approx((np.std(rows),))
     with np.load(path) as archive:
         arrays = dict(archive)
     arrays["X"][which(OwnData(path), "test") + which(OwnData(path), "validation")] += 1e6
@@ -439,7 +439,7 @@ def test_the_scale_is_not_that_of_rows_set_aside_here(tmp_path):
 
 def test_a_folder_of_sound_for_each_class(tmp_path):
     task = OwnData(tones(tmp_path / "words", {"yes": 5, "maybe": 10}))
-    assert task.label_names == ("maybe", "yes") and task.features == (420,)
+    assert task.label_names == ("maybe", "yes") and task.input_shape == (420,)
     assert isinstance(task.front_end, Audio) and task.front_end.context == 10
     assert [getattr(task, split).size for split in SPLITS] == [9, 3, 3]
     names = [name for split in SPLITS for name in getattr(task, split).names]
@@ -518,7 +518,7 @@ def test_a_broken_sound_file_is_named_or_left_out_and_listed(tmp_path):
 # Training
 
 
-SMALL = rc.Training(examples=300, rows=16, validate_every=5, rate=0.01, device="cpu", progress=False)
+SMALL = rc.Training(examples=300, batch_size=16, validate_every=5, learning_rate=0.01, device="cpu", progress=False)
 
 
 def two_levels(path, rows=60):
@@ -582,7 +582,7 @@ def test_a_run_on_own_data_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
     assert written["network"]["front_end"] == {
         "kind": "Standardise",
         "mean": list(task.front_end.mean),
-        "deviation": list(task.front_end.deviation),
+        "std": list(task.front_end.std),
     }
     assert OwnData(**{name: value for name, value in written["task"].items() if name != "name"}) == task
 
@@ -613,7 +613,7 @@ def test_a_path_may_be_a_pathlib_path(tmp_path):
 
 
 def taught(names, front_end):
-    network = rc.Network(rc.cells.GRU(front_end.features[0], 4), len(names))
+    network = rc.Network(rc.cells.GRU(front_end.output_shape[0], 4), len(names))
     network.label_names, network.front_end = tuple(names), front_end
     return network
 
@@ -709,7 +709,7 @@ def test_a_network_that_knows_no_raw_data(tmp_path):
 def test_real_data(name, sizes, features, classes, longest):
     task = OwnData(str(UCR / name))
     assert tuple(getattr(task, split).size for split in SPLITS) == sizes
-    assert (task.features, task.label_names) == ((features,), classes)
+    assert (task.input_shape, task.label_names) == ((features,), classes)
     assert max(int(getattr(task, split).lengths.max()) for split in SPLITS) == longest
     inputs, _, lengths = next(task.train.scan(999, "cpu"))
     read = torch.arange(inputs.shape[1]) < lengths[:, None]

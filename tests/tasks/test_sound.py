@@ -175,7 +175,7 @@ def test_a_front_end_is_of_the_chosen_recordings_alone(sound):
     parts = [frames.values[frames.offsets[k] : frames.offsets[k] + frames.lengths[k]] for k in chosen]
     values = torch.cat(parts).double() * UNIT + LOWEST
     np.testing.assert_allclose(audio.mean, values.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(audio.deviation, values.std(0, correction=0), rtol=1e-5)
+    np.testing.assert_allclose(audio.std, values.std(0, correction=0), rtol=1e-5)
     assert audio.context == 10 and audio.log_mel == LogMel()
 
 

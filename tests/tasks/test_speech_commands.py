@@ -56,7 +56,7 @@ def told(rows):
 
 def network(task, seed=0):
     torch.manual_seed(seed)
-    return rc.Network(rc.cells.GRU(*task.features, 6), task.classes)
+    return rc.Network(rc.cells.GRU(*task.input_shape, 6), task.num_classes)
 
 
 # Labels and splits
@@ -67,7 +67,7 @@ def test_ten_keywords_and_every_other_word(tmp_path):
     expected = {word: label for label, word in enumerate(KEYWORDS)} | {"bird": 10, "backward": 10}
     for split in ("train", "validation", "test"):
         assert told(getattr(task, split)) == expected
-    assert task.label_names == (*KEYWORDS, "unknown") and task.classes == 11
+    assert task.label_names == (*KEYWORDS, "unknown") and task.num_classes == 11
     assert KEYWORDS == ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 
 
@@ -171,7 +171,7 @@ def test_a_bad_recording_is_named_or_left_out(tmp_path):
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="context must be at least 0, not -1"):
         SpeechCommands(context=-1)
-    assert SpeechCommands().features == (420,) and SpeechCommands(context=3).features == (140,)
+    assert SpeechCommands().input_shape == (420,) and SpeechCommands(context=3).input_shape == (140,)
 
 
 # Training
@@ -202,7 +202,7 @@ def test_a_network_is_trained_on_altered_recordings(tmp_path):
     task = SpeechCommands(str(made(tmp_path / "speech", ("yes", "no", "bird"))), augment=True)
     trained = network(task)
     before = [parameter.clone() for parameter in trained.parameters()]
-    history = rc.fit(trained, task, rc.AtSpike(0.3), rc.Training(epochs=2, rows=3, **QUIET))
+    history = rc.fit(trained, task, rc.AtSpike(0.3), rc.Training(epochs=2, batch_size=3, **QUIET))
     assert len(history.records) == 2 and np.isfinite(history.records[-1]["training"]["loss"])
     assert all(not old.equal(new) for old, new in zip(before, trained.parameters(), strict=True))
     assert trained.front_end == task.front_end and trained.label_names == task.label_names
@@ -254,14 +254,14 @@ def test_real_recordings_from_files_to_milliseconds(unpacked):
     assert told(task.test) == {"yes": 0, "bed": 10}
     assert next(task.train.scan(16, "cpu")).inputs.shape == (16, 81, 420)
     trained = network(task)
-    rc.fit(trained, task, rc.AtSpike(0.3), rc.Training(epochs=3, rows=8, rate=0.01, **QUIET))
+    rc.fit(trained, task, rc.AtSpike(0.3), rc.Training(epochs=3, batch_size=8, learning_rate=0.01, **QUIET))
     report = rc.evaluate(trained, task, rc.Threshold(0.3))
     (batch,) = task.test.scan(99, "cpu")
     steps = rc.decide(trained, batch.inputs, batch.lengths, rc.Threshold(0.3)).steps
     heard = np.minimum(task.test.samples.numpy() / 16, 10 * (steps.numpy() - 1) + 212.5)
     assert report.rows == 16 and report.milliseconds == pytest.approx(heard.mean())
     assert f"({heard.mean():.0f} ms heard)" in str(report)
-    assert rc.tradeoff(trained, task, [0.3], rows=5).milliseconds == pytest.approx((heard.mean(),))
+    assert rc.tradeoff(trained, task, [0.3], batch_size=5).milliseconds == pytest.approx((heard.mean(),))
     assert {each.name for each in report.classes} == {"yes", "unknown"}
 
 
@@ -269,6 +269,11 @@ def test_real_recordings_from_files_to_milliseconds(unpacked):
 def test_a_network_tells_two_real_words_apart_that_it_was_taught(unpacked):
     task = SpeechCommands(str(unpacked))
     trained = network(task)
-    rc.fit(trained, task, rc.AtSpike(0.9), rc.Training(epochs=15, rows=8, rate=0.02, finish_with="last", **QUIET))
+    rc.fit(
+        trained,
+        task,
+        rc.AtSpike(0.9),
+        rc.Training(epochs=15, batch_size=8, learning_rate=0.02, finish_with="last", **QUIET),
+    )
     report = rc.evaluate(trained, task, rc.Threshold(0.9), split="train")
     assert report.accuracy >= 0.9, "sixteen recordings were not even learned by heart"

@@ -24,7 +24,7 @@ def every_sequence(task: Spotting) -> tuple[torch.Tensor, torch.Tensor]:
 def test_shape_and_names():
     task = Spotting()
     assert TASKS["spotting"] is Spotting
-    assert (task.steps, task.features, task.classes, task.label_names) == (25, (1,), 2, ("negative", "positive"))
+    assert (task.steps, task.input_shape, task.num_classes, task.label_names) == (25, (1,), 2, ("negative", "positive"))
     assert task.train.size is None and task.validation.size == 2_000 and task.test.size == 100_000
     assert all(isinstance(source, Source) for source in (task.train, task.validation, task.test))
 

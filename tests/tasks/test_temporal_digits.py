@@ -20,7 +20,7 @@ def test_batches_are_the_coded_images(flat, features):
     from sklearn.datasets import load_digits
 
     task = TemporalDigits(flat=flat)
-    assert task.features == features
+    assert task.input_shape == features
     assert isinstance(task.train, Source)
     assert task.train.inputs.dtype == torch.uint8 and task.train.inputs.shape[1:] == features  # not stored expanded
     batch = next(iter(task.test.scan(50, "cpu")))
@@ -57,7 +57,7 @@ def test_split_is_fixed():
 def test_names():
     assert TASKS["temporal-digits"] is TemporalDigits
     task = TemporalDigits(steps=4)
-    assert (task.classes, task.label_names) == (10, tuple("0123456789"))
+    assert (task.num_classes, task.label_names) == (10, tuple("0123456789"))
     assert next(iter(task.validation.scan(3, "cpu"))).inputs.shape == (3, 4, 1, 8, 8)
     with pytest.raises(ValueError, match="steps"):
         TemporalDigits(steps=0)

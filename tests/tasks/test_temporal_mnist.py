@@ -75,7 +75,7 @@ def says(folder, *parts, error=BadData):
 @pytest.mark.parametrize("steps", [10, 4])
 def test_every_byte_spikes_once_at_its_exact_step(folder, flat, features, steps):
     task = TemporalMNIST(str(folder), steps=steps, flat=flat)
-    assert task.features == features
+    assert task.input_shape == features
     images = contents()[NAMES[2]]
     assert set(images.flatten()) == set(range(256))
     inputs, labels, lengths = next(task.test.scan(TEST, "cpu"))
@@ -224,7 +224,7 @@ def test_images_that_are_not_mnist(folder, shape):
 
 def test_names():
     assert TASKS["temporal-mnist"] is TemporalMNIST
-    assert (TemporalMNIST.classes, TemporalMNIST.label_names) == (10, tuple("0123456789"))
+    assert (TemporalMNIST.num_classes, TemporalMNIST.label_names) == (10, tuple("0123456789"))
     with pytest.raises(ValueError, match="steps must be at least 1, not 0"):
         TemporalMNIST(steps=0)
 

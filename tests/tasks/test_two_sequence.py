@@ -43,7 +43,7 @@ def log_odds_by_integral(values: np.ndarray) -> np.ndarray:
 
 def test_shape_and_names(task):
     assert TASKS["two-sequence"] is TwoSequence
-    assert (task.steps, task.features, task.classes, task.label_names) == (40, (1,), 2, ("negative", "positive"))
+    assert (task.steps, task.input_shape, task.num_classes, task.label_names) == (40, (1,), 2, ("negative", "positive"))
     assert task.train.size is None and task.validation.size == 2_000 and task.test.size == 100_000
 
 

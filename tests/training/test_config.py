@@ -3,6 +3,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import rankcode as rc
 
@@ -16,21 +17,21 @@ import rankcode as rc
         {"epochs": "3"},
         {"examples": 0},
         {"examples": 10.5},
-        {"rows": 0},
-        {"rows": 1.5},
-        {"rows": True},
-        {"rows": None},
-        {"rate": 0},
-        {"rate": math.nan},
-        {"rate": math.inf},
-        {"clip": 0},
-        {"clip": -1.0},
-        {"warmup": 1.0},
-        {"warmup": -0.1},
-        {"warmup": None},
-        {"average": 1.0},
-        {"average": -0.1},
-        {"average": math.nan},
+        {"batch_size": 0},
+        {"batch_size": 1.5},
+        {"batch_size": True},
+        {"batch_size": None},
+        {"learning_rate": 0},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"max_grad_norm": 0},
+        {"max_grad_norm": -1.0},
+        {"warmup_ratio": 1.0},
+        {"warmup_ratio": -0.1},
+        {"warmup_ratio": None},
+        {"ema_decay": 1.0},
+        {"ema_decay": -0.1},
+        {"ema_decay": math.nan},
         {"weight_decay": -0.1},
         {"validate_every": 0},
         {"validate_every": 2.5},
@@ -66,7 +67,7 @@ def test_values_that_do_not_go_together(settings, message):
 
 @pytest.mark.parametrize("device", ["warp", "cuda:x", "meta", "cuda"])
 def test_a_device_that_is_not_there(device):
-    if device == "cuda" and rc.training.torch.cuda.is_available():
+    if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is one")
     network = rc.Network(rc.cells.GRU(1, 2), 1)
     with pytest.raises(ValueError, match=r"^(there is no device|device cuda asked for)[^\n]+$"):
@@ -74,26 +75,26 @@ def test_a_device_that_is_not_there(device):
 
 
 def test_numbers_of_numpy_are_numbers():
-    assert rc.Training(rows=np.int64(4), rate=np.float32(0.5)).rows == 4
+    assert rc.Training(batch_size=np.int64(4), learning_rate=np.float32(0.5)).batch_size == 4
 
 
 def test_the_rate_is_constant_by_default():
-    config = rc.Training(rate=0.5)
-    assert [config.rate_at(share) for share in (0, 0.3, 0.999)] == [0.5, 0.5, 0.5]
+    config = rc.Training(learning_rate=0.5)
+    assert [config.learning_rate_at(share) for share in (0, 0.3, 0.999)] == [0.5, 0.5, 0.5]
 
 
 def test_the_rate_falls_along_a_cosine():
-    config = rc.Training(rate=0.5, schedule="cosine")
-    rates = [config.rate_at(share) for share in (0, 1 / 3, 0.5, 2 / 3, 1)]
+    config = rc.Training(learning_rate=0.5, schedule="cosine")
+    rates = [config.learning_rate_at(share) for share in (0, 1 / 3, 0.5, 2 / 3, 1)]
     assert rates == pytest.approx([0.5, 0.375, 0.25, 0.125, 0], abs=1e-15)
 
 
 def test_the_rate_rises_from_zero():
-    config = rc.Training(rate=0.5, warmup=0.2)
-    assert [config.rate_at(share) for share in (0, 0.1, 0.2, 0.9)] == [0, 0.25, 0.5, 0.5]
+    config = rc.Training(learning_rate=0.5, warmup_ratio=0.2)
+    assert [config.learning_rate_at(share) for share in (0, 0.1, 0.2, 0.9)] == [0, 0.25, 0.5, 0.5]
 
 
 def test_a_cosine_begins_where_the_warmup_ends():
-    config = rc.Training(rate=0.5, schedule="cosine", warmup=0.2)
-    rates = [config.rate_at(share) for share in (0, 0.1, 0.2, 0.6, 1)]
+    config = rc.Training(learning_rate=0.5, schedule="cosine", warmup_ratio=0.2)
+    rates = [config.learning_rate_at(share) for share in (0, 0.1, 0.2, 0.6, 1)]
     assert rates == pytest.approx([0, 0.25, 0.5, 0.25, 0], abs=1e-15)

@@ -36,13 +36,17 @@ class Task:
         self.train, self.validation = Arrays(*sequences(rows)), Arrays(*sequences(30))
 
 
-SETTINGS = {"rate": 0.01, "device": "cpu", "progress": False, "validate_every": 2, "finish_with": "last"}
+SETTINGS = {"learning_rate": 0.01, "device": "cpu", "progress": False, "validate_every": 2, "finish_with": "last"}
 RUNS = {  # objective, task, settings
-    "mixed spikes": (rc.AtSpike(0.45, 0.1), Task(40), {"epochs": 2, "rows": 10}),
-    "odd rows, and one row left over": (rc.AtSpike(0.45), Task(11), {"epochs": 3, "rows": 5, "average": 0.9}),
-    "one row": (rc.UntilSpike(0.45), Task(4), {"epochs": 2, "rows": 1, "clip": 0.1}),
-    "to the end": (rc.EveryStep(), Task(12), {"epochs": 2, "rows": 7, "weight_decay": 0.1, "optimizer": "adamw"}),
-    "generated": (rc.AtSpike(0.52), rc.tasks.TwoSequence(steps=8, validation_rows=50), {"examples": 54, "rows": 9}),
+    "mixed spikes": (rc.AtSpike(0.45, 0.1), Task(40), {"epochs": 2, "batch_size": 10}),
+    "odd rows, and one row left over": (rc.AtSpike(0.45), Task(11), {"epochs": 3, "batch_size": 5, "ema_decay": 0.9}),
+    "one row": (rc.UntilSpike(0.45), Task(4), {"epochs": 2, "batch_size": 1, "max_grad_norm": 0.1}),
+    "to the end": (rc.EveryStep(), Task(12), {"epochs": 2, "batch_size": 7, "weight_decay": 0.1, "optimizer": "adamw"}),
+    "generated": (
+        rc.AtSpike(0.52),
+        rc.tasks.TwoSequence(steps=8, validation_rows=50),
+        {"examples": 54, "batch_size": 9},
+    ),
 }
 
 
@@ -139,7 +143,7 @@ def test_an_error_of_the_first_process_is_everybodys(tmp_path):
 
 def no_number(place: Path, rank: int) -> None:
     with pytest.raises(ValueError, match="the loss is no longer a number at batch"):
-        train("mixed spikes", rate=3e37)
+        train("mixed spikes", learning_rate=3e37)
 
 
 def test_a_loss_that_is_no_number_ends_every_process(tmp_path):

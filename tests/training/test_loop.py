@@ -40,14 +40,14 @@ def by_hand(network, batches, objective, config, total):
     average, rates = None, []
     for number, batch in enumerate(batches):
         share = number / total
-        rate = config.rate
+        rate = config.learning_rate
         if config.schedule == "cosine":
-            rate = config.rate * (1 + math.cos(math.pi * share)) / 2
+            rate = config.learning_rate * (1 + math.cos(math.pi * share)) / 2
         rates.append(rate)
         gradients = torch.autograd.grad(objective(network, *batch)[0], weights)
         norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-        if config.clip is not None and norm > config.clip:  # PyTorch adds 1e-6 to the norm
-            gradients = [gradient * config.clip / (norm + 1e-6) for gradient in gradients]
+        if config.max_grad_norm is not None and norm > config.max_grad_norm:  # PyTorch adds 1e-6 to the norm
+            gradients = [gradient * config.max_grad_norm / (norm + 1e-6) for gradient in gradients]
         with torch.no_grad():
             for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
                 if config.optimizer == "adam":
@@ -60,8 +60,8 @@ def by_hand(network, batches, objective, config, total):
                 scale = (second[i] / (1 - 0.999 ** (number + 1))).sqrt() + 1e-8
                 weight -= rate * moved / scale
         now = [weight.detach().clone() for weight in weights]
-        if config.average is not None and average is not None:
-            now = [config.average * a + (1 - config.average) * w for a, w in zip(average, now, strict=True)]
+        if config.ema_decay is not None and average is not None:
+            now = [config.ema_decay * a + (1 - config.ema_decay) * w for a, w in zip(average, now, strict=True)]
         average = now
     return average, rates
 
@@ -70,17 +70,19 @@ def by_hand(network, batches, objective, config, total):
     "settings",
     [
         {},
-        {"clip": 0.05},
+        {"max_grad_norm": 0.05},
         {"weight_decay": 0.5},
         {"weight_decay": 0.5, "optimizer": "adamw"},
         {"schedule": "cosine"},
-        {"average": 0.8},
-        {"clip": 0.05, "weight_decay": 0.5, "optimizer": "adamw", "schedule": "cosine", "average": 0.8},
+        {"ema_decay": 0.8},
+        {"max_grad_norm": 0.05, "weight_decay": 0.5, "optimizer": "adamw", "schedule": "cosine", "ema_decay": 0.8},
     ],
     ids=str,
 )
 def test_training_is_what_the_equations_say(settings):
-    config = rc.Training(epochs=3, rows=8, rate=0.02, seed=4, finish_with="last", validate_every=1, **settings, **QUIET)
+    config = rc.Training(
+        epochs=3, batch_size=8, learning_rate=0.02, seed=4, finish_with="last", validate_every=1, **settings, **QUIET
+    )
     data = Arrays(*easy(20))  # 3 epochs of 8, 8 and 4 rows
     network = make_network().double()
     expected = copy.deepcopy(network)
@@ -89,16 +91,16 @@ def test_training_is_what_the_equations_say(settings):
     average, rates = by_hand(expected, [next(batches) for _ in range(9)], rc.AtSpike(0.6, 0.1), config, 9)
     for weight, by_equation in zip(network.parameters(), average, strict=True):
         torch.testing.assert_close(weight, by_equation, rtol=1e-9, atol=1e-10)
-    assert [record["rate"] for record in history.records] == pytest.approx(rates, rel=1e-12)
+    assert [record["learning_rate"] for record in history.records] == pytest.approx(rates, rel=1e-12)
 
 
 def test_averaged_weights_are_validated_and_saved_and_checkpoints_hold_both(tmp_path):
     data = SimpleNamespace(train=easy(20), validation=easy(50, seed=1))
-    settings = {"epochs": 2, "rows": 8, "rate": 0.05, "seed": 4, **QUIET}
+    settings = {"epochs": 2, "batch_size": 8, "learning_rate": 0.05, "seed": 4, **QUIET}
     raw, averaged = make_network(), make_network()
     rc.fit(raw, data, rc.AtSpike(0.6), rc.Training(finish_with="last", **settings))
     folder = RunFolder(tmp_path / "run")
-    config = rc.Training(average=0.9, select="loss", folder=str(folder.path), **settings)
+    config = rc.Training(ema_decay=0.9, select="loss", folder=str(folder.path), **settings)
     history = rc.fit(averaged, data, rc.AtSpike(0.6), config)
 
     average, _ = by_hand(make_network(), _first(data.train, 6), rc.AtSpike(0.6), config, 6)
@@ -167,7 +169,9 @@ def test_the_best_model_is_the_one_with_the_most_merit_and_then_the_fewest_steps
 @pytest.mark.parametrize("finish_with", ["best", "last"])
 def test_which_weights_the_network_ends_with(finish_with, tmp_path):
     data = SimpleNamespace(train=easy(40), validation=easy(40, seed=1))
-    config = rc.Training(epochs=6, rows=8, rate=0.3, finish_with=finish_with, folder=str(tmp_path / "run"), **QUIET)
+    config = rc.Training(
+        epochs=6, batch_size=8, learning_rate=0.3, finish_with=finish_with, folder=str(tmp_path / "run"), **QUIET
+    )
     network = make_network()
     history = rc.fit(network, data, rc.AtEnd(-0.5), config)
     assert history.best is not history.records[-1]  # so that it matters
@@ -185,7 +189,7 @@ def test_beta_changes_at_its_batch():
         values.append(rc.Switch((0, 0.4), (0.3, 0.2), (0.7, 0.1))(progress))
         return values[-1]
 
-    rc.fit(make_network(), TASK, rc.AtSpike(0.6, beta), rc.Training(examples=80, rows=8, **QUIET))
+    rc.fit(make_network(), TASK, rc.AtSpike(0.6, beta), rc.Training(examples=80, batch_size=8, **QUIET))
     assert values == [0.4] * 3 + [0.2] * 4 + [0.1] * 3
 
 
@@ -203,7 +207,7 @@ def test_mixed_precision_multiplies_in_it_and_keeps_weights_and_states(precision
     torch.manual_seed(0)
     network = rc.Network(Watched(1, 6), 1)
     data = SimpleNamespace(train=easy(200), validation=easy(100, seed=1))
-    config = rc.Training(epochs=10, rows=16, rate=0.02, precision=precision, **QUIET)
+    config = rc.Training(epochs=10, batch_size=16, learning_rate=0.02, precision=precision, **QUIET)
     history = rc.fit(network, data, rc.AtSpike(0.8), config)
     low = getattr(torch, precision)
     assert seen == {(torch.float32, low, low)}
@@ -214,7 +218,7 @@ def test_mixed_precision_multiplies_in_it_and_keeps_weights_and_states(precision
 def test_a_bad_row_is_named_by_its_place_in_the_data():
     inputs, labels = easy(40)
     inputs[23] = torch.nan
-    config = rc.Training(epochs=2, rows=8, **QUIET)
+    config = rc.Training(epochs=2, batch_size=8, **QUIET)
     with pytest.raises(ValueError, match=r"^inputs hold NaN or infinity in row 23 of the training data, step 1$"):
         rc.fit(make_network(), (inputs, labels), rc.AtSpike(0.8), config)
     validated = SimpleNamespace(train=easy(40), validation=(inputs, labels))
@@ -226,18 +230,31 @@ def test_a_bad_row_is_named_by_its_place_in_the_data():
 
 
 def test_a_loss_that_is_no_number_ends_the_run():
-    with pytest.raises(ValueError, match=r"^the loss is no longer a number at batch \d+: lower the rate or clip$"):
-        rc.fit(make_network(), TASK, rc.AtEnd(), rc.Training(examples=80, rows=8, rate=3e37, validate_every=3, **QUIET))
+    with pytest.raises(
+        ValueError, match=r"^the loss is no longer a number at batch \d+: lower learning_rate or max_grad_norm$"
+    ):
+        rc.fit(
+            make_network(),
+            TASK,
+            rc.AtEnd(),
+            rc.Training(examples=80, batch_size=8, learning_rate=3e37, validate_every=3, **QUIET),
+        )
 
 
 @pytest.mark.parametrize("objective", [rc.AtSpike(0.6), rc.AtEnd(), rc.EveryStep(), rc.UntilSpike(0.6)], ids=str)
 def test_what_a_record_holds(objective):
     network = make_network(seed=3)
-    settings = {"examples": 50, "rows": 8, "validate_every": 3, "finish_with": "last", "first_spike_threshold": 0.55}
-    history = rc.fit(network, TASK, objective, rc.Training(rate=0.1, **settings, **QUIET))
+    settings = {
+        "examples": 50,
+        "batch_size": 8,
+        "validate_every": 3,
+        "finish_with": "last",
+        "first_spike_threshold": 0.55,
+    }
+    history = rc.fit(network, TASK, objective, rc.Training(learning_rate=0.1, **settings, **QUIET))
     records = history.records
     assert [(record["batch"], record["examples"]) for record in records] == [(3, 24), (6, 48), (7, 56)]
-    assert [record["rate"] for record in records] == [0.1] * 3
+    assert [record["learning_rate"] for record in records] == [0.1] * 3
     seconds = [record["seconds"] for record in records]
     assert 0 < seconds[0] <= seconds[1] <= seconds[2]
     for record in records:
@@ -246,7 +263,7 @@ def test_what_a_record_holds(objective):
             "examples",
             "seconds",
             "training_seconds",
-            "rate",
+            "learning_rate",
             "training",
             "validation",
             "first_spike",
@@ -269,7 +286,7 @@ def test_what_a_record_holds(objective):
 def test_training_means_are_those_of_the_batches_since_the_last_record():
     """Before it learns anything: a rate so small that no weight moves."""
     network, data = make_network(), Arrays(*easy(21))
-    history = rc.fit(network, data, rc.AtSpike(0.55), rc.Training(epochs=2, rows=8, rate=1e-12, **QUIET))
+    history = rc.fit(network, data, rc.AtSpike(0.55), rc.Training(epochs=2, batch_size=8, learning_rate=1e-12, **QUIET))
     expected = rc.evaluate(network, data, rc.Threshold(0.55))
     for number, record in enumerate(history.records, 1):
         assert record["examples"] == 21 * number  # the partial batch counts for what it is
@@ -279,11 +296,11 @@ def test_training_means_are_those_of_the_batches_since_the_last_record():
 
 def test_without_validation_data_the_last_weights_are_kept(tmp_path):
     network, folder = make_network(), RunFolder(tmp_path / "run")
-    config = rc.Training(epochs=4, rows=8, folder=str(folder.path), **QUIET)
+    config = rc.Training(epochs=4, batch_size=8, folder=str(folder.path), **QUIET)
     history = rc.fit(network, easy(30), rc.AtSpike(0.6), config)
     assert history.best is None
     assert all(
-        set(record) == {"batch", "examples", "seconds", "training_seconds", "rate", "training"}
+        set(record) == {"batch", "examples", "seconds", "training_seconds", "learning_rate", "training"}
         for record in history.records
     )
     for name in ("best", "last"):
@@ -327,7 +344,9 @@ def test_a_rank_coded_network_learns_to_answer_early_and_right():
     task = rc.tasks.TwoSequence(validation_rows=1_000)
     torch.manual_seed(0)
     network = rc.Network(rc.cells.LSTM(1, 32), 1)
-    config = rc.Training(examples=16_000, rows=64, rate=0.005, validate_every=50, finish_with="last", **QUIET)
+    config = rc.Training(
+        examples=16_000, batch_size=64, learning_rate=0.005, validate_every=50, finish_with="last", **QUIET
+    )
     records = rc.fit(network, task, rc.AtSpike(0.9), config).records
     steps = [record["validation"]["mean_steps"] for record in records]
     assert steps[0] > 25
@@ -343,7 +362,7 @@ def test_what_a_loop_of_ones_own_left_does_not_count():
         network = make_network()
         if before:
             rc.AtSpike(0.6)(network, *next(Arrays(*data).batches(8, 0, "cpu"))[:2])[0].backward()
-        rc.fit(network, data, rc.AtSpike(0.6), rc.Training(epochs=1, rows=8, **QUIET))
+        rc.fit(network, data, rc.AtSpike(0.6), rc.Training(epochs=1, batch_size=8, **QUIET))
         results.append(network.state_dict())
     for name, weight in results[0].items():
         assert torch.equal(weight, results[1][name])
@@ -373,7 +392,7 @@ class Shared(nn.Module):
 def test_the_average_of_shared_weights_and_buffers():
     torch.manual_seed(0)
     network = rc.Network(rc.cells.LSTM(3, 4), 2, Shared())
-    state = TrainingState(network, rc.Training(average=0.9), Processes(), torch.device("cpu"))
+    state = TrainingState(network, rc.Training(ema_decay=0.9), Processes(), torch.device("cpu"))
     state.batch = 1
     before = [part.detach().clone() for part in network.parameters()]
     loss, _ = rc.AtEnd()(network, torch.randn(8, 5, 3), torch.randint(2, (8,)))
@@ -394,13 +413,13 @@ def test_labels_of_any_whole_type_also_when_nobody_looks_any_more(labels, monkey
         inputs = torch.randn(rows, 4, 1, generator=generator)
         return Batch(inputs, labels(inputs.mean((1, 2))))
 
-    rc.fit(make_network(), Generated(generate), rc.AtSpike(0.6), rc.Training(examples=64, rows=8, **QUIET))
+    rc.fit(make_network(), Generated(generate), rc.AtSpike(0.6), rc.Training(examples=64, batch_size=8, **QUIET))
 
 
 def test_rows_that_bring_a_front_end_leave_it_with_the_network():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 2
-    config = rc.Training(epochs=30, rows=16, rate=0.03, **QUIET)
+    config = rc.Training(epochs=30, batch_size=16, learning_rate=0.03, **QUIET)
     network = make_network(outputs=2)
     for mean in (0, 50):
         values = mean + labels[:, None] + 0.1 * torch.randn(60, 6, generator=generator)
@@ -413,10 +432,10 @@ def test_rows_that_bring_a_front_end_leave_it_with_the_network():
 
 
 def test_a_bad_row_in_the_share_of_a_process_is_named_by_its_place_in_the_data():
-    source, config, group = Arrays(*easy(40)), rc.Training(rows=10, **QUIET), Processes(rank=1, count=3)
+    source, config, group = Arrays(*easy(40)), rc.Training(batch_size=10, **QUIET), Processes(rank=1, count=3)
     index = source.index(2, 10, config.seed)
     share, _ = group.share(Batch(index[:, None, None], index))
     name = loop._names(source, config, 2, group)
     assert [name(row) for row in range(3)] == [f"row {row} of the training data" for row in share.labels.tolist()]
-    fewer = loop._names(source, rc.Training(rows=13, **QUIET), 3, group)  # one row is left for three processes
+    fewer = loop._names(source, rc.Training(batch_size=13, **QUIET), 3, group)  # one row is left for three processes
     assert fewer(0) == f"row {int(source.index(3, 13, config.seed)[0])} of the training data"

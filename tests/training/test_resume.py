@@ -39,7 +39,7 @@ def train(kind: str, folder: str, resume: bool):
     readout = nn.Sequential(nn.Dropout(0.3), nn.Linear(8, outputs))
     network = rc.Network(rc.cells.GRU(inputs, 8), outputs, readout)
     data = sequences(50, 1)  # 4 batches of 16, 16, 16 and 2 rows
-    settings = {"rows": 16, "validate_every": 5, "examples": 960 if kind == "generated" else 750}  # 60 batches
+    settings = {"batch_size": 16, "validate_every": 5, "examples": 960 if kind == "generated" else 750}  # 60 batches
     if kind == "generated":
         task = rc.tasks.TwoSequence(steps=9, mean=0.2, validation_rows=200)
     elif kind == "arrays":
@@ -48,13 +48,13 @@ def train(kind: str, folder: str, resume: bool):
         task = SimpleNamespace(train=DataLoader(TensorDataset(*data), 16, shuffle=True), validation=sequences(100, 2))
         settings = {"epochs": 15, "validate_every": 5}
     config = rc.Training(
-        rate=0.02,
+        learning_rate=0.02,
         optimizer="adamw",
         weight_decay=0.1,
         schedule="cosine",
-        warmup=0.1,
-        clip=0.5,
-        average=0.9,
+        warmup_ratio=0.1,
+        max_grad_norm=0.5,
+        ema_decay=0.9,
         seed=3,
         device="cpu",
         progress=False,
@@ -274,7 +274,7 @@ def test_a_loader_that_does_not_know_its_length_says_that_it_starts_again(tmp_pa
             while True:
                 yield torch.ones(2, 3, 1), torch.tensor([0, 1])
 
-    config = rc.Training(examples=40, rows=2, folder=str(tmp_path / "run"), resume=True, progress=False)
+    config = rc.Training(examples=40, batch_size=2, folder=str(tmp_path / "run"), resume=True, progress=False)
     rc.fit(rc.Network(rc.cells.GRU(1, 4), 2), Stream(), rc.AtEnd(), config)
     with pytest.warns(UserWarning, match="starts again from its beginning"):
         rc.fit(rc.Network(rc.cells.GRU(1, 4), 2), Stream(), rc.AtEnd(), config)

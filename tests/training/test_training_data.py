@@ -14,12 +14,12 @@ import rankcode as rc
 @pytest.mark.parametrize(
     ("data", "settings", "batches"),
     [
-        (easy(20), {"epochs": 2, "rows": 8}, 6),
-        (easy(20), {"epochs": 0.5, "rows": 8}, 2),
-        (easy(20), {"examples": 50, "rows": 8}, 8),  # 8 + 8 + 4, twice, and 8 + 2
-        (easy(20), {"examples": 5, "rows": 64}, 1),
-        (easy(20), {"rows": 64}, 1000),  # 50 epochs would be 50 batches, which is too little
-        (TASK.train, {"examples": 17, "rows": 8}, 3),
+        (easy(20), {"epochs": 2, "batch_size": 8}, 6),
+        (easy(20), {"epochs": 0.5, "batch_size": 8}, 2),
+        (easy(20), {"examples": 50, "batch_size": 8}, 8),  # 8 + 8 + 4, twice, and 8 + 2
+        (easy(20), {"examples": 5, "batch_size": 64}, 1),
+        (easy(20), {"batch_size": 64}, 1000),  # 50 epochs would be 50 batches, which is too little
+        (TASK.train, {"examples": 17, "batch_size": 8}, 3),
         (DataLoader(TensorDataset(*easy(20)), 6), {"epochs": 2}, 8),
         (DataLoader(TensorDataset(*easy(20)), 6), {"examples": 30}, 5),
     ],
@@ -73,7 +73,7 @@ LENGTHS = torch.arange(160) % 5 + 1
 def test_every_kind_of_data_is_learnt_from(data, cell):
     torch.manual_seed(0)
     network = rc.Network(rc.cells.LSTM(1, 6) if cell == "lstm" else Plain(), 2)
-    history = rc.fit(network, data, rc.AtSpike(0.8), rc.Training(epochs=6, rows=16, rate=0.03, **QUIET))
+    history = rc.fit(network, data, rc.AtSpike(0.8), rc.Training(epochs=6, batch_size=16, learning_rate=0.03, **QUIET))
     assert len(history.records) == 6 and history.records[-1]["examples"] == 960
     assert history.records[-1]["training"]["accuracy"] > 0.9
     assert rc.evaluate(network, (INPUTS, LABELS), rc.Threshold(0.8)).accuracy > 0.9

@@ -41,18 +41,19 @@ LEAST, ENOUGH = 3, 20.0  # repeats of every case; seconds after which a slow one
 class Shape:
     """A batch, and the network that reads it."""
 
-    rows: int = 128
+    batch_size: int = 128
     steps: int = 81
-    inputs: int = 420
-    units: int = 128
-    hidden: int = 32
-    classes: int = 11
+    input_size: int = 420
+    hidden_size: int = 128
+    readout_layer_size: int = 32
+    num_classes: int = 11
     cell: Literal["lstm", "gru"] = "lstm"
 
     def network(self) -> Network:
         kind = cells.LSTM if self.cell == "lstm" else cells.GRU
-        readout = nn.Sequential(nn.Linear(self.units, self.hidden), nn.ReLU(), nn.Linear(self.hidden, self.classes))
-        return Network(kind(self.inputs, self.units), self.classes, readout)
+        inner, outputs = self.readout_layer_size, self.num_classes
+        readout = nn.Sequential(nn.Linear(self.hidden_size, inner), nn.ReLU(), nn.Linear(inner, outputs))
+        return Network(kind(self.input_size, self.hidden_size), outputs, readout)
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, p
     """Every engine with every way of planting the spikes, beside conventional training."""
     torch.manual_seed(0)
     network = shape.network().to(device)
-    inputs = torch.randn(shape.rows, shape.steps, shape.inputs, device=device)
-    labels = torch.randint(shape.classes, (shape.rows,), device=device)
+    inputs = torch.randn(shape.batch_size, shape.steps, shape.input_size, device=device)
+    labels = torch.randint(shape.num_classes, (shape.batch_size,), device=device)
     cases = dict(_conventional(network, inputs, labels))
-    ways = planted(shape.steps, shape.rows)
+    ways = planted(shape.steps, shape.batch_size)
     for spikes, steps in ways.items():
         # In order, an engine is told beforehand: in training, too, it is known where a row answered last.
         steps = steps.to(device)
@@ -115,7 +116,7 @@ def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, p
         worked = busy.get(key)
         found.append(
             Measured(
-                *(mode, shape.rows, spikes, engine, precision, recorded),
+                *(mode, shape.batch_size, spikes, engine, precision, recorded),
                 *_quartiles(seconds),
                 megabytes=_memory(cases[key], device) if mode == "training" and not recorded else None,
                 busy=worked,
@@ -136,7 +137,7 @@ def _same_class(own: str, other: str) -> bool:
 def measure_stream(shape: Shape, repeats: int) -> Measured:
     """One step of one row on the CPU, rule included: what a stream costs."""
     network, rule = shape.network().eval(), Threshold(0.95)
-    x, seconds = torch.randn(1, shape.inputs), []
+    x, seconds = torch.randn(1, shape.input_size), []
     with torch.inference_mode():
         state, rule_state = network.initial_state(1), rule.initial_state(1)
         for step in range(1, max(100, 50 * repeats)):
@@ -162,7 +163,7 @@ def machine(device: str) -> dict[str, str]:
 
 def runnable(shape: Shape, device: str) -> Iterator[str]:
     """The engines that can run here, but for the one that is there to be right."""
-    network, inputs = shape.network().to(device), torch.zeros(1, 1, shape.inputs, device=device)
+    network, inputs = shape.network().to(device), torch.zeros(1, 1, shape.input_size, device=device)
     for engine in ENGINES:
         if engine == "reference" or (engine == "triton" and device == "cpu"):  # slow on purpose; interpreted
             continue
@@ -198,7 +199,7 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
     cell: Any = network.cell
     kind = nn.LSTM if isinstance(cell, cells.LSTM) else nn.GRU
     for rows_first in (True, False):
-        layer: Any = kind(cell.inputs, cell.units, cell.layers, batch_first=rows_first).to(inputs.device)
+        layer: Any = kind(cell.input_size, cell.hidden_size, cell.num_layers, batch_first=rows_first).to(inputs.device)
         x = inputs if rows_first else inputs.transpose(0, 1).contiguous()
         for precision in ("float32", "tf32", "bfloat16") if inputs.is_cuda else ("float32",):
 

@@ -1,8 +1,8 @@
 """One recurrent step each.
 
-A cell is any `nn.Module` with `initial_state(rows) -> State` and `forward(x_t, state) -> (features,
+A cell is any `nn.Module` with `initial_state(batch_size) -> State` and `forward(x_t, state) -> (features,
 State)`. State is a (nested, named) tuple of tensors with the row first, passed in and out, never kept on
-the module. `features`, where a cell has it, is the shape of what it gives for one row.
+the module. `input_shape` and `output_shape`, where a cell has them, are the shapes of one step of one row.
 """
 
 from rankcode.cells.conv_lstm import ConvLSTM, ConvLSTMState

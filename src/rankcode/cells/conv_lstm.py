@@ -9,26 +9,30 @@ from torch import Tensor, nn
 
 
 class ConvLSTMState(NamedTuple):
-    hidden: Tensor  # [rows, units, height, width]
-    cell: Tensor  # [rows, units, height, width]
+    hidden: Tensor  # [rows, hidden_channels, height, width]
+    cell: Tensor  # [rows, hidden_channels, height, width]
 
 
 class ConvLSTM(nn.Module):
-    """`units` maps of image size over `inputs` input channels, images [rows, inputs, height, width]."""
+    """`hidden_channels` maps of image size; reads images [rows, in_channels, height, width]."""
 
-    def __init__(self, inputs: int, units: int, image: tuple[int, int], kernel: int = 3):
+    def __init__(self, in_channels: int, hidden_channels: int, image_size: tuple[int, int], kernel_size: int = 3):
         super().__init__()
-        if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"the kernel must be odd so that maps keep their size, not {kernel}")
-        self.inputs, self.units, self.image, self.kernel = inputs, units, (image[0], image[1]), kernel
-        self.features = (units, *self.image)
-        self.gates = nn.Conv2d(inputs + units, 4 * units, kernel, padding=kernel // 2)
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd so that maps keep their size, not {kernel_size}")
+        self.in_channels, self.hidden_channels, self.kernel_size = in_channels, hidden_channels, kernel_size
+        self.image_size = (image_size[0], image_size[1])
+        self.input_shape, self.output_shape = (in_channels, *self.image_size), (hidden_channels, *self.image_size)
+        self.gates = nn.Conv2d(
+            in_channels + hidden_channels, 4 * hidden_channels, kernel_size, padding=kernel_size // 2
+        )
 
     def settings(self) -> dict:
-        return {"inputs": self.inputs, "units": self.units, "image": self.image, "kernel": self.kernel}
+        names = ("in_channels", "hidden_channels", "image_size", "kernel_size")
+        return {name: getattr(self, name) for name in names}
 
-    def initial_state(self, rows: int) -> ConvLSTMState:
-        zeros = self.gates.weight.new_zeros(rows, *self.features)
+    def initial_state(self, batch_size: int) -> ConvLSTMState:
+        zeros = self.gates.weight.new_zeros(batch_size, *self.output_shape)
         return ConvLSTMState(zeros, zeros)
 
     def forward(self, x_t: Tensor, state: ConvLSTMState) -> tuple[Tensor, ConvLSTMState]:

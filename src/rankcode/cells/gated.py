@@ -8,31 +8,35 @@ from torch import Tensor, nn
 
 
 class GatedLayers(nn.Module):
-    """`layers` layers of `units` units with `gates` gates each. Its state dict is interchangeable with
+    """`num_layers` layers of `hidden_size` units with `gates` gates each. Its state dict is interchangeable with
     that of the `torch.nn` module: `cell.load_state_dict(torch_module.state_dict())` and the reverse."""
 
     gates: int
 
-    def __init__(self, inputs: int, units: int, layers: int = 1):
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1):
         super().__init__()
-        if min(inputs, units, layers) < 1:
-            raise ValueError(f"inputs, units and layers must be at least 1, not {inputs}, {units}, {layers}")
-        self.inputs, self.units, self.layers = inputs, units, layers
-        self.features = (units,)
-        for layer in range(layers):
-            size = inputs if layer == 0 else units
-            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(self.gates * units, size)))
-            self.register_parameter(f"weight_hh_l{layer}", nn.Parameter(torch.empty(self.gates * units, units)))
-            self.register_parameter(f"bias_ih_l{layer}", nn.Parameter(torch.empty(self.gates * units)))
-            self.register_parameter(f"bias_hh_l{layer}", nn.Parameter(torch.empty(self.gates * units)))
+        if min(input_size, hidden_size, num_layers) < 1:
+            given = f"{input_size}, {hidden_size}, {num_layers}"
+            raise ValueError(f"input_size, hidden_size and num_layers must be at least 1, not {given}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.input_shape, self.output_shape = (input_size,), (hidden_size,)
+        lines = self.gates * hidden_size
+        for layer in range(num_layers):
+            size = input_size if layer == 0 else hidden_size
+            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(lines, size)))
+            self.register_parameter(
+                f"weight_hh_l{layer}", nn.Parameter(torch.empty(self.gates * hidden_size, hidden_size))
+            )
+            self.register_parameter(f"bias_ih_l{layer}", nn.Parameter(torch.empty(lines)))
+            self.register_parameter(f"bias_hh_l{layer}", nn.Parameter(torch.empty(lines)))
         for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(units**-0.5), units**-0.5)
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
 
     def settings(self) -> dict:
-        return {"inputs": self.inputs, "units": self.units, "layers": self.layers}
+        return {"input_size": self.input_size, "hidden_size": self.hidden_size, "num_layers": self.num_layers}
 
-    def zeros(self, rows: int) -> Tensor:
-        return next(self.parameters()).new_zeros(rows, self.layers, self.units)
+    def zeros(self, batch_size: int) -> Tensor:
+        return next(self.parameters()).new_zeros(batch_size, self.num_layers, self.hidden_size)
 
     def weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the input, of the hidden state, and the biases of both."""
@@ -40,7 +44,7 @@ class GatedLayers(nn.Module):
         return tuple(self._parameters[f"{kind}_l{layer}"] for kind in kinds)  # type: ignore[return-value]
 
     def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the input and what the hidden state give to the gates, each [rows, gates · units]."""
+        """What the input and what the hidden state give to the gates, each [rows, gates · hidden_size]."""
         input_weight, hidden_weight, input_bias, hidden_bias = self.weights(layer)
         return F.linear(x, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
 
@@ -49,5 +53,5 @@ class GatedLayers(nn.Module):
 
 
 def joined(layers: list[Tensor]) -> Tensor:
-    """[rows, layers, units] from one [rows, units] for each layer."""
+    """[rows, num_layers, hidden_size] from one [rows, hidden_size] for each layer."""
     return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(layers, 1)

@@ -11,7 +11,7 @@ from rankcode.cells.gated import GatedLayers, joined
 
 
 class GRUState(NamedTuple):
-    hidden: Tensor  # [rows, layers, units]
+    hidden: Tensor  # [rows, num_layers, hidden_size]
 
 
 class GRU(GatedLayers):
@@ -19,12 +19,12 @@ class GRU(GatedLayers):
 
     gates = 3
 
-    def initial_state(self, rows: int) -> GRUState:
-        return GRUState(self.zeros(rows))
+    def initial_state(self, batch_size: int) -> GRUState:
+        return GRUState(self.zeros(batch_size))
 
     def forward(self, x_t: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
         hidden = []
-        for layer in range(self.layers):
+        for layer in range(self.num_layers):
             h = state.hidden[:, layer]
             if torch.is_autocast_enabled(h.device.type):
                 # The state keeps its own precision where the products run in a lower one.

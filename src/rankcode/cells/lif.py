@@ -2,7 +2,7 @@
 
     u_t = decay · u_{t−1} · (1 − o_{t−1}) + synapses(x_t),    o_t = [u_t > threshold]
 
-The derivative of the step is taken as a rectangle of half-width `width` and area 1 about the threshold.
+The derivative of the step is taken as a rectangle of half-width `surrogate_width` and area 1 about the threshold.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 
 class LIFState(NamedTuple):
-    membrane: Tensor  # [rows, units…], before reset
-    spike: Tensor  # [rows, units…], 0 or 1; a neuron that spiked starts its next step from 0
+    membrane: Tensor  # [rows, hidden_size…], before reset
+    spike: Tensor  # [rows, hidden_size…], 0 or 1; a neuron that spiked starts its next step from 0
 
 
 class _Spike(torch.autograd.Function):
@@ -36,27 +36,28 @@ class _LIF(nn.Module):
     """The neuron; a subclass says what its synapses are."""
 
     synapses: nn.Module
-    features: tuple[int, ...]
+    output_shape: tuple[int, ...]
 
-    def __init__(self, threshold: float, decay: float, width: float, emits: Literal["spikes", "membranes"]):
+    def __init__(self, threshold: float, decay: float, surrogate_width: float, emits: Literal["spikes", "membranes"]):
         super().__init__()
         if emits not in ("spikes", "membranes"):
             raise ValueError(f"emits must be 'spikes' or 'membranes', not {emits!r}")
         if not 0 <= decay <= 1:
             raise ValueError(f"decay, what a membrane keeps from step to step, must be within 0…1, not {decay}")
-        self.threshold, self.decay, self.width, self.emits = threshold, decay, width, emits
+        self.threshold, self.decay, self.surrogate_width, self.emits = threshold, decay, surrogate_width, emits
 
     def settings(self) -> dict:
-        return {"threshold": self.threshold, "decay": self.decay, "width": self.width, "emits": self.emits}
+        names = ("threshold", "decay", "surrogate_width", "emits")
+        return {name: getattr(self, name) for name in names}
 
-    def initial_state(self, rows: int) -> LIFState:
-        zeros = next(self.parameters()).new_zeros(rows, *self.features)
+    def initial_state(self, batch_size: int) -> LIFState:
+        zeros = next(self.parameters()).new_zeros(batch_size, *self.output_shape)
         return LIFState(zeros, zeros)
 
     def forward(self, x_t: Tensor, state: LIFState) -> tuple[Tensor, LIFState]:
         current = self.synapses(x_t).to(state.membrane.dtype)
         membrane = self.decay * state.membrane * (1 - state.spike) + current
-        spike = _Spike.apply(membrane, self.threshold, self.width)
+        spike = _Spike.apply(membrane, self.threshold, self.surrogate_width)
         return (spike if self.emits == "spikes" else membrane), LIFState(membrane, spike)
 
 
@@ -65,44 +66,47 @@ class LIF(_LIF):
 
     def __init__(
         self,
-        inputs: int,
-        units: int,
+        input_size: int,
+        hidden_size: int,
         threshold: float = 0.5,
         decay: float = 0.2,
-        width: float = 0.5,
+        surrogate_width: float = 0.5,
         emits: Literal["spikes", "membranes"] = "spikes",
     ):
-        super().__init__(threshold, decay, width, emits)
-        self.inputs, self.units, self.features = inputs, units, (units,)
-        self.synapses = nn.Sequential(nn.Flatten(), nn.Linear(inputs, units))
+        super().__init__(threshold, decay, surrogate_width, emits)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.input_shape, self.output_shape = (input_size,), (hidden_size,)
+        self.synapses = nn.Sequential(nn.Flatten(), nn.Linear(input_size, hidden_size))
 
     def settings(self) -> dict:
-        return {"inputs": self.inputs, "units": self.units, **super().settings()}
+        return {"input_size": self.input_size, "hidden_size": self.hidden_size, **super().settings()}
 
 
 class ConvLIF(_LIF):
-    """Convolutional neurons on images [rows, inputs, height, width]; `pool` averages their input first."""
+    """Convolutional neurons on images [rows, in_channels, height, width]; `pool_size` averages their input first."""
 
     def __init__(
         self,
-        inputs: int,
-        units: int,
-        image: tuple[int, int],
-        kernel: int = 3,
-        pool: int = 1,
+        in_channels: int,
+        hidden_channels: int,
+        image_size: tuple[int, int],
+        kernel_size: int = 3,
+        pool_size: int = 1,
         threshold: float = 0.5,
         decay: float = 0.2,
-        width: float = 0.5,
+        surrogate_width: float = 0.5,
         emits: Literal["spikes", "membranes"] = "spikes",
     ):
-        super().__init__(threshold, decay, width, emits)
-        if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"the kernel must be odd so that maps keep their size, not {kernel}")
-        self.inputs, self.units, self.image, self.kernel, self.pool = inputs, units, tuple(image), kernel, pool
-        self.features = (units, image[0] // pool, image[1] // pool)
-        convolution = nn.Conv2d(inputs, units, kernel, padding=kernel // 2)
-        self.synapses = convolution if pool == 1 else nn.Sequential(nn.AvgPool2d(pool), convolution)
+        super().__init__(threshold, decay, surrogate_width, emits)
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd so that maps keep their size, not {kernel_size}")
+        self.in_channels, self.hidden_channels = in_channels, hidden_channels
+        self.image_size, self.kernel_size, self.pool_size = tuple(image_size), kernel_size, pool_size
+        self.input_shape = (in_channels, *self.image_size)
+        self.output_shape = (hidden_channels, image_size[0] // pool_size, image_size[1] // pool_size)
+        convolution = nn.Conv2d(in_channels, hidden_channels, kernel_size, padding=kernel_size // 2)
+        self.synapses = convolution if pool_size == 1 else nn.Sequential(nn.AvgPool2d(pool_size), convolution)
 
     def settings(self) -> dict:
-        shape = {"inputs": self.inputs, "units": self.units, "image": self.image, "kernel": self.kernel}
-        return {**shape, "pool": self.pool, **super().settings()}
+        names = ("in_channels", "hidden_channels", "image_size", "kernel_size", "pool_size")
+        return {name: getattr(self, name) for name in names} | super().settings()

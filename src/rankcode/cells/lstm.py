@@ -11,8 +11,8 @@ from rankcode.cells.gated import GatedLayers, joined
 
 
 class LSTMState(NamedTuple):
-    hidden: Tensor  # [rows, layers, units]
-    cell: Tensor  # [rows, layers, units]
+    hidden: Tensor  # [rows, num_layers, hidden_size]
+    cell: Tensor  # [rows, num_layers, hidden_size]
 
 
 class LSTM(GatedLayers):
@@ -20,12 +20,12 @@ class LSTM(GatedLayers):
 
     gates = 4
 
-    def initial_state(self, rows: int) -> LSTMState:
-        return LSTMState(self.zeros(rows), self.zeros(rows))
+    def initial_state(self, batch_size: int) -> LSTMState:
+        return LSTMState(self.zeros(batch_size), self.zeros(batch_size))
 
     def forward(self, x_t: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         hidden, cell = [], []
-        for layer in range(self.layers):
+        for layer in range(self.num_layers):
             h, c = state.hidden[:, layer], state.cell[:, layer]
             if torch.is_autocast_enabled(h.device.type):
                 # The state keeps its own precision where the products run in a lower one.

@@ -15,12 +15,12 @@ class Stack(nn.Module):
         if not cells:
             raise ValueError("a stack needs at least one cell")
         self.cells = nn.ModuleList(cells)
-        for name in ("features", "emits"):  # of the topmost cell, where it has them
+        for name in ("output_shape", "emits"):  # of the topmost cell, where it has them
             if hasattr(cells[-1], name):
                 setattr(self, name, getattr(cells[-1], name))
 
-    def initial_state(self, rows: int) -> State:
-        return tuple(cell.initial_state(rows) for cell in self.cells)  # type: ignore[operator]
+    def initial_state(self, batch_size: int) -> State:
+        return tuple(cell.initial_state(batch_size) for cell in self.cells)  # type: ignore[operator]
 
     def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         states = []

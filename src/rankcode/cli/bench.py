@@ -20,13 +20,13 @@ class Bench:
     Spikes are planted: all at the last step, evenly over the steps in order and shuffled, all at a quarter.
     """
 
-    rows: tuple[int, ...] = (128, 512)
+    batch_sizes: tuple[int, ...] = (128, 512)
     """Rows in a batch."""
     steps: int = 81
     """Steps in a row."""
-    inputs: int = 420
+    input_size: int = 420
     """Values in a step."""
-    units: int = 128
+    hidden_size: int = 128
     """Units of the cell."""
     cell: Literal["lstm", "gru"] = "lstm"
     """Recurrent cell."""
@@ -42,12 +42,14 @@ class Bench:
     """Measure nothing; see that every engine gives what the reference gives, on this device."""
 
     def run(self) -> None:
-        if not self.rows or min(*self.rows, self.steps, self.inputs, self.units, self.repeats, 1) < 1:
-            raise ValueError("rows, steps, inputs, units and repeats must be at least 1")
+        if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats), default=0) < 1:
+            raise ValueError("batch sizes, steps, input size, hidden size and repeats must be at least 1")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        shapes = [Shape(rows, self.steps, self.inputs, self.units, cell=self.cell) for rows in self.rows]
+        shapes = [
+            Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
+        ]
         from rankcode.bench.plot import plot_bench
 
         engines = self.engines or tuple(runnable(shapes[0], device))
@@ -57,7 +59,12 @@ class Bench:
         if device == "cpu":
             found.append(measure_stream(shapes[0], self.repeats))
         print(bench_table(found))
-        settings = {"steps": self.steps, "inputs": self.inputs, "units": self.units, "cell": self.cell}
+        settings = {
+            "steps": self.steps,
+            "input_size": self.input_size,
+            "hidden_size": self.hidden_size,
+            "cell": self.cell,
+        }
         content = {"machine": machine(device), **settings, "measured": [each.as_dict() for each in found]}
         write_whole(Path(f"{self.output}.json"), json.dumps(content, indent=2).encode() + b"\n")
         plot_bench(found).savefig(f"{self.output}.png", dpi=150)

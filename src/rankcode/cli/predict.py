@@ -47,7 +47,7 @@ class Predict:
         network = load(self.model).to(own_device(self.device))
         rule = None if self.threshold is None else Threshold(self.threshold)
         if rule is not None:
-            check_rule(rule, network.activation, network.classes)  # now: it is not the fault of a file
+            check_rule(rule, network.activation, network.num_classes)  # now: it is not the fault of a file
         answered = 0
         for place, answer in self._answers(network, rule):
             answered += 1
@@ -72,7 +72,7 @@ class Predict:
                     yield from found
             return
         files = [file for name in self.files for file in _sound_files(Path(name))]
-        rate = network.front_end.log_mel.rate
+        rate = network.front_end.log_mel.sample_rate
         for first in range(0, len(files), 64):
             waveforms = self._usable(lambda file: read_audio(file, rate), files[first : first + 64])
             if waveforms:

@@ -28,7 +28,7 @@ from rankcode.saving.model_file import build
 from rankcode.saving.run_folder import RunFolder, free_folder
 from rankcode.tasks import TASKS
 from rankcode.training.loop import Training, fit
-from rankcode.training.standard_network import UNITS, CellName, standard_network
+from rankcode.training.standard_network import HIDDEN_SIZES, CellName, standard_network
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Train:
     0.165 from half of the training on)."""
     cell: CellName = "lstm"
     """Recurrent cell."""
-    units: int | None = None
+    hidden_size: int | None = None
     """Units in the cell. Default: 125 for lstm and gru, 256 for lif, 8 maps for conv-lstm, 16 for conv-lif."""
-    layers: int = 1
+    num_layers: int = 1
     """Layers of an LSTM or GRU."""
-    hidden: int | None = None
+    readout_layer_size: int | None = None
     """Units of a hidden layer (ReLU) between an LSTM or GRU and the outputs. Default: no such layer."""
-    kernel: int | None = None
+    kernel_size: int | None = None
     """Width of the convolutions of a conv-lstm or conv-lif, an odd number. Default: 3."""
     decay: float | None = None
     """What a spiking cell's membrane keeps from step to step. Default: 0.9; the paper has 0.2."""
@@ -81,8 +81,10 @@ class Train:
             name = self.task if self.task in TASKS else Path(self.task).resolve().stem
             config = replace(config, folder=str(free_folder(Path("runs") / f"{name}-{self.objective}")))
         torch.manual_seed(config.seed)
-        units = UNITS[self.cell] if self.units is None else self.units
-        network = standard_network(task, self.cell, units, self.layers, self.decay, self.hidden, self.kernel)
+        hidden_size = HIDDEN_SIZES[self.cell] if self.hidden_size is None else self.hidden_size
+        network = standard_network(
+            task, self.cell, hidden_size, self.num_layers, self.decay, self.readout_layer_size, self.kernel_size
+        )
         _fit(network, task, objective, config)
 
 

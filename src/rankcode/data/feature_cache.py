@@ -106,7 +106,7 @@ def open_cache(cache: Path) -> Frames:
         with np.load(cache / "index.npz", allow_pickle=False) as index:
             names, labels, splits, samples = (index[key] for key in ("names", "labels", "splits", "samples"))
         lengths = 1 + np.maximum(samples, shortest(log_mel, context)) // log_mel.hop
-        total, there = int(lengths.sum()) * log_mel.bands, (cache / "frames.u8").stat().st_size
+        total, there = int(lengths.sum()) * log_mel.n_mels, (cache / "frames.u8").stat().st_size
         if total != there:
             raise ValueError(f"frames.u8 has {there:,} bytes, not {total:,}")
         values = torch.from_file(str(cache / "frames.u8"), shared=False, size=total, dtype=torch.uint8)
@@ -115,7 +115,7 @@ def open_cache(cache: Path) -> Frames:
         raise BadData(f"{cache} is not a feature cache this version can read: {error}") from None
     lengths = torch.from_numpy(lengths)
     return Frames(
-        values=values.view(-1, log_mel.bands),
+        values=values.view(-1, log_mel.n_mels),
         offsets=lengths.cumsum(0) - lengths,
         lengths=lengths,
         samples=torch.from_numpy(samples),
@@ -146,7 +146,7 @@ class _Job:
         frames, samples, bad = [], [], []
         for recording in self.recordings:
             try:
-                waveform = torch.from_numpy(read_audio(self.folder / recording.name, log_mel.rate))
+                waveform = torch.from_numpy(read_audio(self.folder / recording.name, log_mel.sample_rate))
             except BadData as error:
                 samples.append(-1)
                 bad.append(str(error))
@@ -154,7 +154,7 @@ class _Job:
             samples.append(len(waveform))
             frames.append(log_mel.frames(F.pad(waveform, (0, max(0, least - len(waveform))))))
         buffer = io.BytesIO()
-        values = torch.cat(frames).numpy() if frames else np.empty((0, log_mel.bands), np.uint8)
+        values = torch.cat(frames).numpy() if frames else np.empty((0, log_mel.n_mels), np.uint8)
         np.savez(buffer, frames=values, samples=np.array(samples), bad=np.array(bad, dtype=str))
         write_whole(self.shard(cache), buffer.getvalue())
 

@@ -46,15 +46,15 @@ class Batch(NamedTuple):
 class Source(Protocol):
     """One split of a task: batches to train on, and all of it once, in order, to evaluate on."""
 
-    def epoch(self, rows: int) -> int | None:
+    def epoch(self, batch_size: int) -> int | None:
         """Batches in an epoch; None: the source is endless, or cannot tell."""
         ...
 
-    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+    def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         """Training batches without end, from batch number `start` on."""
         ...
 
-    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+    def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         """Every row once, in order."""
         ...
 
@@ -75,7 +75,7 @@ def sent(values: Tensor, device: Device) -> Tensor:
 class Generated:
     """Rows made when they are asked for, on the device that asks.
 
-    `generate(rows, generator)` makes a Batch on the generator's device. `size` rows drawn with `seed`
+    `generate(batch_size, generator)` makes a Batch on the generator's device. `size` rows drawn with `seed`
     are what `scan` gives; training batches use the seed of the run and never end.
     """
 
@@ -84,19 +84,19 @@ class Generated:
     def __init__(self, generate: Callable[[int, torch.Generator], Batch], size: int | None = None, seed: int = 0):
         self.generate, self.size, self.seed = generate, size, seed
 
-    def epoch(self, rows: int) -> int | None:
+    def epoch(self, batch_size: int) -> int | None:
         return None
 
-    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+    def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         for number in count(start):
-            yield self.generate(rows, seeded(device, seed, number))
+            yield self.generate(batch_size, seeded(device, seed, number))
 
-    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+    def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         if self.size is None:
             raise ValueError("this source is endless: give it a size to evaluate on it")
         for chunk, first in enumerate(range(0, self.size, self.CHUNK)):
             drawn = self.generate(min(self.CHUNK, self.size - first), seeded("cpu", self.seed, chunk, 1))
-            yield from Arrays(*drawn).scan(rows, device)
+            yield from Arrays(*drawn).scan(batch_size, device)
 
 
 class Rows(ABC):
@@ -115,13 +115,13 @@ class Rows(ABC):
         self._shuffled: tuple[tuple[int, int], Tensor] | None = None  # the last epoch asked for
         self._moved: dict[str, tuple[Tensor, ...]] = {}
 
-    def index(self, number: int, rows: int, seed: int) -> Tensor:
+    def index(self, number: int, batch_size: int, seed: int) -> Tensor:
         """Which rows training batch `number` holds: shuffled anew each epoch, the last of which may be smaller."""
-        epoch, part = divmod(number, self.epoch(rows))
+        epoch, part = divmod(number, self.epoch(batch_size))
         if self._shuffled is None or self._shuffled[0] != (seed, epoch):
             order = torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
             self._shuffled = (seed, epoch), order
-        return self._shuffled[1][part * rows : (part + 1) * rows]
+        return self._shuffled[1][part * batch_size : (part + 1) * batch_size]
 
     @abstractmethod
     def take(self, index: Tensor, device: Device) -> Batch:
@@ -135,19 +135,19 @@ class Rows(ABC):
             self._moved[str(device)] = tuple(column.to(device) for column in columns) if fit else columns
         return self._moved.get(str(device), columns)
 
-    def epoch(self, rows: int) -> int:
-        return -(-self.size // rows)
+    def epoch(self, batch_size: int) -> int:
+        return -(-self.size // batch_size)
 
-    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+    def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         for number in count(start):
-            inputs, labels, lengths = self.take(self.index(number, rows, seed), device)
+            inputs, labels, lengths = self.take(self.index(number, batch_size, seed), device)
             if self.augment is not None:
-                generator = seeded(device, seed, *divmod(number, self.epoch(rows)), 3)
+                generator = seeded(device, seed, *divmod(number, self.epoch(batch_size)), 3)
                 inputs = self.augment(inputs, lengths, generator)
             yield self._encoded(Batch(inputs, labels, lengths))
 
-    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
-        for index in torch.arange(self.size).split(rows):
+    def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
+        for index in torch.arange(self.size).split(batch_size):
             yield self._encoded(self.take(index, device))
 
     def _encoded(self, batch: Batch) -> Batch:
@@ -223,32 +223,32 @@ def _column(name: str, values, size: int) -> Tensor:
 class Loader:
     """Any iterable of (inputs, labels[, lengths]) batches, such as a torch DataLoader.
 
-    Its own batch size and shuffling hold; `rows` and `seed` mean nothing here. It can only be started at
+    Its own batch size and shuffling hold; `batch_size` and `seed` mean nothing here. It can only be started at
     the beginning of an epoch. Under `torchrun` each process reads its own loader as it is.
     """
 
     def __init__(self, loader: Iterable):
         self.loader = loader
 
-    def epoch(self, rows: int) -> int | None:
+    def epoch(self, batch_size: int) -> int | None:
         try:
             return len(self.loader)  # type: ignore[arg-type]
         except TypeError:
             return None
 
-    def batches(self, rows: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+    def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         sampler = getattr(self.loader, "sampler", None)
-        for number in count(start // (self.epoch(rows) or start + 1)):
+        for number in count(start // (self.epoch(batch_size) or start + 1)):
             if hasattr(sampler, "set_epoch"):  # a distributed sampler shuffles by the epoch's number
                 sampler.set_epoch(number)  # type: ignore[union-attr]
             empty = True
-            for batch in self.scan(rows, device):
+            for batch in self.scan(batch_size, device):
                 empty = False
                 yield batch
             if empty:
                 raise ValueError("the data loader gave no batch")
 
-    def scan(self, rows: int, device: Device) -> Iterator[Batch]:
+    def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         for batch in self.loader:
             if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
                 found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"

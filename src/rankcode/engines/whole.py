@@ -67,10 +67,17 @@ def _features(network: Network, inputs: Tensor) -> Tensor:
 
 
 def _with_kernels(cell: LSTM | GRU, inputs: Tensor) -> Tensor:
-    weights = [part for layer in range(cell.layers) for part in cell.weights(layer)]
-    state = inputs.new_zeros(cell.layers, len(inputs), cell.units)
+    weights = [part for layer in range(cell.num_layers) for part in cell.weights(layer)]
+    state = inputs.new_zeros(cell.num_layers, len(inputs), cell.hidden_size)
     train = torch.is_grad_enabled()
-    settings = (True, cell.layers, 0.0, train, False, True)  # bias, layers, dropout, train, bidirectional, rows first
+    settings = (
+        True,
+        cell.num_layers,
+        0.0,
+        train,
+        False,
+        True,
+    )  # bias, …, dropout, train, bidirectional, batch_first
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN joins the weights first, which costs little
         if isinstance(cell, LSTM):
@@ -83,7 +90,7 @@ def _spikes(network: Network, logits: Tensor, rule: Rule) -> Tensor:
     rows, steps = logits.shape[:2]
     activations, probabilities = network.activate(logits)
     if hasattr(rule, "table"):
-        return (activations >= table_of(rule, steps, network.classes, activations.dtype, activations.device)).any(2)
+        return (activations >= table_of(rule, steps, network.num_classes, activations.dtype, activations.device)).any(2)
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
     fired = []
     for step in range(steps):

@@ -42,7 +42,7 @@ class Demo:
     """Where the runs and the page are kept. Default: runs/demo, or the next free name."""
     examples: int = 96_000
     """Sequences each network is trained on."""
-    units: int = 32
+    hidden_size: int = 32
     """LSTM units of each network."""
     test_rows: int = 50_000
     """Fresh sequences both are judged on."""
@@ -52,13 +52,13 @@ class Demo:
     def run(self) -> None:
         from rankcode import plots  # fails now, not after the training
 
-        if min(self.examples, self.units, self.test_rows) < 1:
+        if min(self.examples, self.hidden_size, self.test_rows) < 1:
             raise ValueError("examples, units and test rows must be at least 1")
         torch.set_num_threads(1)  # networks this small are fastest on one
         folder = Path(self.folder) if self.folder else free_folder(Path("runs/demo"))
         task = TwoSequence(test_rows=self.test_rows)
-        print(f"Two LSTMs of {self.units} units learn, from {self.examples:,} noisy sequences of {task.steps} steps,")
-        print("to tell whether a sequence has a positive or a negative mean.")
+        print(f"Two LSTMs of {self.hidden_size} units learn from {self.examples:,} noisy sequences of {task.steps}")
+        print("steps to tell whether a sequence has a positive or a negative mean.")
         _train_side_by_side(self, folder)
         runs = {name: RunFolder(folder / name) for name in OBJECTIVES}
         networks = {name: run.model("last") for name, run in runs.items()}
@@ -92,11 +92,11 @@ def _train(name: str, demo: Demo, folder: Path) -> None:
     torch.manual_seed(demo.seed)
     config = Training(
         examples=demo.examples,
-        rows=64,
-        rate=0.005,
+        batch_size=64,
+        learning_rate=0.005,
         schedule="cosine",
-        clip=1.0,
-        average=0.99,
+        max_grad_norm=1.0,
+        ema_decay=0.99,
         validate_every=max(1, demo.examples // 64 // 60),
         finish_with="last",
         seed=demo.seed,
@@ -104,7 +104,7 @@ def _train(name: str, demo: Demo, folder: Path) -> None:
         folder=str(folder / name),
         progress=False,
     )
-    fit(Network(cells.LSTM(1, demo.units), outputs=1), TwoSequence(), OBJECTIVES[name], config)
+    fit(Network(cells.LSTM(1, demo.hidden_size), outputs=1), TwoSequence(), OBJECTIVES[name], config)
 
 
 def _train_side_by_side(demo: Demo, folder: Path) -> None:
@@ -187,7 +187,7 @@ def _page(demo: Demo, task: TwoSequence, rows: list[dict[str, str]], figures: di
     pictures = {name: _svg(figure) for name, figure in figures.items()}
     text = Template(PAGE)
     return text.substitute(
-        pictures, table=table, examples_count=f"{demo.examples:,}", units=demo.units, steps=task.steps
+        pictures, table=table, examples_count=f"{demo.examples:,}", units=demo.hidden_size, steps=task.steps
     )
 
 

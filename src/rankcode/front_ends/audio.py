@@ -30,26 +30,26 @@ UNIT = (HIGHEST - LOWEST) / 255
 class LogMel:
     """Waveform to frames: 25 ms windows every 10 ms, power, triangular bands on the HTK mel scale, logarithm."""
 
-    rate: int = 16_000
+    sample_rate: int = 16_000
     """Samples a second."""
-    bands: int = 20
+    n_mels: int = 20
     """Mel bands, from 0 Hz to half the rate."""
 
     def __post_init__(self) -> None:
-        if self.rate < 1200 or self.rate % 400:
-            raise ValueError(f"the rate must be a multiple of 400 Hz, at least 1200, not {self.rate}")
-        if not 1 <= self.bands <= self.window // 4:
-            raise ValueError(f"bands must be 1…{self.window // 4} at {self.rate} Hz, not {self.bands}")
+        if self.sample_rate < 1200 or self.sample_rate % 400:
+            raise ValueError(f"sample_rate must be a multiple of 400 Hz, at least 1200, not {self.sample_rate}")
+        if not 1 <= self.n_mels <= self.window // 4:
+            raise ValueError(f"n_mels must be 1…{self.window // 4} at {self.sample_rate} Hz, not {self.n_mels}")
 
     @property
     def window(self) -> int:
         """Samples under a frame."""
-        return self.rate // 40
+        return self.sample_rate // 40
 
     @property
     def hop(self) -> int:
         """Samples from one frame to the next."""
-        return self.rate // 100
+        return self.sample_rate // 100
 
     def frames(self, waveform: Tensor) -> Tensor:
         """All frames of a recording: […, samples] in −1…1 to […, 1 + samples // hop, bands] bytes."""
@@ -64,7 +64,7 @@ class LogMel:
         """More samples of a stream: the frames they complete, and what is held for the next ones."""
         held = torch.cat([held, samples.to(held)])
         if len(held) < self.window:
-            return torch.empty(0, self.bands, dtype=torch.uint8, device=held.device), held
+            return torch.empty(0, self.n_mels, dtype=torch.uint8, device=held.device), held
         frames = self._frames(held)
         return frames, held[len(frames) * self.hop :]
 
@@ -73,7 +73,7 @@ class LogMel:
         return self.push(held.new_zeros(self.window // 2), held)[0]
 
     def _frames(self, samples: Tensor) -> Tensor:
-        window, filters = (table.to(samples.device) for table in _tables(self.rate, self.bands))
+        window, filters = (table.to(samples.device) for table in _tables(self.sample_rate, self.n_mels))
         spectrum = torch.fft.rfft(samples.unfold(-1, self.window, self.hop) * window)
         power = spectrum.real**2 + spectrum.imag**2
         logarithm = (power @ filters + 1e-6).log()
@@ -99,7 +99,7 @@ class Audio:
 
     mean: tuple[float, ...]
     """Mean of each band, in ln of power."""
-    deviation: tuple[float, ...]
+    std: tuple[float, ...]
     """Standard deviation of each band."""
     log_mel: LogMel = field(default_factory=LogMel)
     context: int = 10
@@ -108,20 +108,20 @@ class Audio:
     def __post_init__(self) -> None:
         if isinstance(self.log_mel, dict):  # as a model file has it
             object.__setattr__(self, "log_mel", LogMel(**self.log_mel))
-        if not len(self.mean) == len(self.deviation) == self.log_mel.bands:
-            raise ValueError(f"mean and deviation must have an entry for each of {self.log_mel.bands} bands")
+        if not len(self.mean) == len(self.std) == self.log_mel.n_mels:
+            raise ValueError(f"mean and std must have an entry for each of {self.log_mel.n_mels} bands")
 
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Frames [rows, frames, bands], bytes or ln of power, to inputs [rows, frames − 2 · context, features]."""
         values = power_of(stored)
-        mean, deviation = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.deviation))
+        mean, deviation = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.std))
         values = (values - mean) / deviation
         inputs = values.unfold(1, 2 * self.context + 1, 1).transpose(2, 3).flatten(2)  # frame by frame
         return inputs, None if lengths is None else self.steps(lengths)
 
     @property
-    def features(self) -> tuple[int, ...]:
-        return ((2 * self.context + 1) * self.log_mel.bands,)
+    def output_shape(self) -> tuple[int, ...]:
+        return ((2 * self.context + 1) * self.log_mel.n_mels,)
 
     def frames(self, waveform: Tensor) -> Tensor:
         """Frames of a recording, enough for one step at least: a shorter one is followed by silence."""
@@ -135,16 +135,16 @@ class Audio:
         """Milliseconds of a recording of so many samples that an answer after so many steps depended on."""
         log_mel = self.log_mel
         needed = (steps - 1 + 2 * self.context) * log_mel.hop + log_mel.window // 2
-        return torch.minimum(needed, samples).double() * 1000 / log_mel.rate
+        return torch.minimum(needed, samples).double() * 1000 / log_mel.sample_rate
 
     @classmethod
     def of(cls, frames: Iterable[Tensor], log_mel: LogMel, context: int = 10) -> Audio:
         """From the frames of the training data, bytes [frames, bands], in parts."""
         # The frames are counted by value, which is exact, takes one pass and no memory to speak of.
-        counts = torch.zeros(log_mel.bands, 256, dtype=torch.int64)
+        counts = torch.zeros(log_mel.n_mels, 256, dtype=torch.int64)
         for part in frames:
-            flat = part.long() + 256 * torch.arange(log_mel.bands)
-            counts += torch.bincount(flat.flatten(), minlength=256 * log_mel.bands).view(log_mel.bands, 256)
+            flat = part.long() + 256 * torch.arange(log_mel.n_mels)
+            counts += torch.bincount(flat.flatten(), minlength=256 * log_mel.n_mels).view(log_mel.n_mels, 256)
         value = power_of(torch.arange(256, dtype=torch.uint8)).double()
         share = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
         mean = share @ value

@@ -39,7 +39,7 @@ class LatencyCode:
     """Shape of one step."""
 
     @property
-    def features(self) -> tuple[int, ...]:
+    def output_shape(self) -> tuple[int, ...]:
         return self.shape
 
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

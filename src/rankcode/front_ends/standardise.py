@@ -20,10 +20,10 @@ class Standardise:
     """
 
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    std: tuple[float, ...]
 
     @property
-    def features(self) -> tuple[int, ...]:
+    def output_shape(self) -> tuple[int, ...]:
         return (len(self.mean),)
 
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -32,7 +32,7 @@ class Standardise:
         if stored.shape[2] != len(self.mean):
             raise ValueError(f"the series have {stored.shape[2]} values a step, and the network reads {len(self.mean)}")
         stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
-        mean, deviation = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.deviation))
+        mean, deviation = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.std))
         inputs = (stored - mean) / deviation
         missing = inputs.isnan()
         if missing.any():

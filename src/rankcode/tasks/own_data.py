@@ -73,7 +73,7 @@ class SeriesCollection:
 
 def _as_read(rows: list[Tensor], scale: Standardise) -> list[Tensor]:
     """In 32 bits, unless these would hold too little of what varies."""
-    fine = any(abs(mean) > FINE * deviation for mean, deviation in zip(scale.mean, scale.deviation, strict=True))
+    fine = any(abs(mean) > FINE * deviation for mean, deviation in zip(scale.mean, scale.std, strict=True))
     return rows if fine else [row.float() for row in rows]
 
 
@@ -152,9 +152,10 @@ class OwnData(Splits[Rows]):
         rows = ", ".join(f"{split.size:,} {name}" for split, name in zip(splits, SPLITS, strict=True))
         lengths = torch.cat([self.front_end.steps(split.lengths) for split in splits])  # type: ignore[attr-defined]
         low, high = int(lengths.min()), int(lengths.max())
-        names = ", ".join(self.label_names[:12]) + ", …" * (self.classes > 12)
+        names = ", ".join(self.label_names[:12]) + ", …" * (self.num_classes > 12)
         steps = f"{low}" if low == high else f"{low} to {high}"
-        return f"{self.path}: {rows} rows; {self.classes} classes ({names}); {steps} steps of {self.features[0]} values"
+        classes, values = f"{self.num_classes} classes ({names})", self.input_shape[0]
+        return f"{self.path}: {rows} rows; {classes}; {steps} steps of {values} values"
 
     @cached_property
     def left_out(self) -> list[str]:
@@ -167,12 +168,12 @@ class OwnData(Splits[Rows]):
         return in_order(set(self.collection.labels[self._index["train"]].tolist()))
 
     @property
-    def classes(self) -> int:
+    def num_classes(self) -> int:
         return len(self.label_names)
 
     @property
-    def features(self) -> tuple[int, ...]:
-        return self.front_end.features
+    def input_shape(self) -> tuple[int, ...]:
+        return self.front_end.output_shape
 
     @cached_property
     def front_end(self) -> Audio | Standardise:

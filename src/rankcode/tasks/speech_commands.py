@@ -38,7 +38,7 @@ class SpeechCommands(Splits[SoundRows]):
     """Leave out files that cannot be used, and say which."""
 
     name: ClassVar[str] = "speech-commands"
-    classes: ClassVar[int] = len(KEYWORDS) + 1
+    num_classes: ClassVar[int] = len(KEYWORDS) + 1
     label_names: ClassVar[tuple[str, ...]] = (*KEYWORDS, "unknown")
 
     def __post_init__(self) -> None:
@@ -46,8 +46,8 @@ class SpeechCommands(Splits[SoundRows]):
             raise ValueError(f"context must be at least 0, not {self.context}")
 
     @property
-    def features(self) -> tuple[int, ...]:
-        return ((2 * self.context + 1) * LogMel().bands,)
+    def input_shape(self) -> tuple[int, ...]:
+        return ((2 * self.context + 1) * LogMel().n_mels,)
 
     @property
     def folder(self) -> Path:

@@ -40,8 +40,8 @@ class Spotting:
     """Sequences in the test split."""
 
     name: ClassVar[str] = "spotting"
-    features: ClassVar[tuple[int, ...]] = (1,)
-    classes: ClassVar[int] = 2
+    input_shape: ClassVar[tuple[int, ...]] = (1,)
+    num_classes: ClassVar[int] = 2
     label_names: ClassVar[tuple[str, ...]] = ("negative", "positive")
 
     def __post_init__(self) -> None:
@@ -60,9 +60,9 @@ class Spotting:
     def test(self) -> Generated:
         return Generated(self.draw, self.test_rows, seed=2)
 
-    def draw(self, rows: int, generator: torch.Generator) -> Batch:
+    def draw(self, batch_size: int, generator: torch.Generator) -> Batch:
         """Fresh sequences, on the generator's device."""
-        inputs = torch.randint(2, (rows, self.steps, 1), generator=generator, device=generator.device).float()
+        inputs = torch.randint(2, (batch_size, self.steps, 1), generator=generator, device=generator.device).float()
         return Batch(inputs, (self._runs(inputs)[:, -1] == self.run_length).long())
 
     def posterior(self, inputs: Tensor) -> Tensor:

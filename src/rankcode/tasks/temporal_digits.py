@@ -39,7 +39,7 @@ class TemporalDigits:
     """Which images are for training, validation and testing (60, 20 and 20 % of each digit)."""
 
     name: ClassVar[str] = "temporal-digits"
-    classes: ClassVar[int] = 10
+    num_classes: ClassVar[int] = 10
     label_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
 
     def __post_init__(self) -> None:
@@ -47,12 +47,12 @@ class TemporalDigits:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
 
     @property
-    def features(self) -> tuple[int, ...]:
+    def input_shape(self) -> tuple[int, ...]:
         return (64,) if self.flat else (1, 8, 8)
 
     @property
     def front_end(self) -> LatencyCode:
-        return LatencyCode(LEVELS, self.steps, self.features)
+        return LatencyCode(LEVELS, self.steps, self.input_shape)
 
     @cached_property
     def train(self) -> Arrays:
@@ -71,8 +71,8 @@ class TemporalDigits:
         images, labels = _load()
         random = np.random.default_rng(self.split_seed)
         chosen = []
-        for digit in range(self.classes):
+        for digit in range(self.num_classes):
             rows = random.permutation(np.flatnonzero(labels == digit))
             chosen.append(rows[round(start * len(rows)) : round(stop * len(rows))])
         rows = np.sort(np.concatenate(chosen))
-        return Arrays(images[rows].reshape(len(rows), *self.features), labels[rows], encode=self.front_end)
+        return Arrays(images[rows].reshape(len(rows), *self.input_shape), labels[rows], encode=self.front_end)

@@ -34,7 +34,7 @@ class TemporalMNIST:
     """Alter the training digits: turned, stretched, slanted and moved a little, anew each time."""
 
     name: ClassVar[str] = "temporal-mnist"
-    classes: ClassVar[int] = 10
+    num_classes: ClassVar[int] = 10
     label_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
 
     def __post_init__(self) -> None:
@@ -42,12 +42,12 @@ class TemporalMNIST:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
 
     @property
-    def features(self) -> tuple[int, ...]:
+    def input_shape(self) -> tuple[int, ...]:
         return (784,) if self.flat else (1, 28, 28)
 
     @property
     def front_end(self) -> LatencyCode:
-        return LatencyCode(255, self.steps, self.features)
+        return LatencyCode(255, self.steps, self.input_shape)
 
     @cached_property
     def train(self) -> Arrays:

@@ -52,8 +52,8 @@ class TwoSequence:
     """Sequences in the test split."""
 
     name: ClassVar[str] = "two-sequence"
-    features: ClassVar[tuple[int, ...]] = (1,)
-    classes: ClassVar[int] = 2
+    input_shape: ClassVar[tuple[int, ...]] = (1,)
+    num_classes: ClassVar[int] = 2
     label_names: ClassVar[tuple[str, ...]] = ("negative", "positive")
 
     def __post_init__(self) -> None:
@@ -76,12 +76,12 @@ class TwoSequence:
     def test(self) -> Generated:
         return Generated(self._generate, self.test_rows, seed=2)
 
-    def draw(self, rows: int, generator: torch.Generator) -> tuple[Batch, Tensor]:
+    def draw(self, batch_size: int, generator: torch.Generator) -> tuple[Batch, Tensor]:
         """Fresh sequences and the standard deviation of each, [rows], on the generator's device."""
         device = generator.device
-        labels = torch.randint(2, (rows,), generator=generator, device=device)
-        sigma = self.low + (self.high - self.low) * torch.rand(rows, generator=generator, device=device)
-        noise = torch.randn(rows, self.steps, 1, generator=generator, device=device)
+        labels = torch.randint(2, (batch_size,), generator=generator, device=device)
+        sigma = self.low + (self.high - self.low) * torch.rand(batch_size, generator=generator, device=device)
+        noise = torch.randn(batch_size, self.steps, 1, generator=generator, device=device)
         center = self.mean * (2 * labels - 1)
         return Batch(center[:, None, None] + sigma[:, None, None] * noise, labels), sigma
 
@@ -126,8 +126,8 @@ class TwoSequence:
     def evidence(self) -> NoiseEvidence:
         return NoiseEvidence(self.steps, self.mean, self.low, self.high)
 
-    def _generate(self, rows: int, generator: torch.Generator) -> Batch:
-        return self.draw(rows, generator)[0]
+    def _generate(self, batch_size: int, generator: torch.Generator) -> Batch:
+        return self.draw(batch_size, generator)[0]
 
     def _check(self, inputs: Tensor) -> None:
         if inputs.shape[1:] != (self.steps, 1):

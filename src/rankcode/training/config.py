@@ -18,21 +18,21 @@ class Training:
     """Passes over the training data. Default: 50, and at least 1,000 batches, for data that ends."""
     examples: int | None = None
     """Rows to train on in all, instead of epochs. Default: 200,000, for generated data."""
-    rows: int = 128
+    batch_size: int = 128
     """Rows in a batch. A data loader keeps its own."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """The optimiser."""
-    rate: float = 0.001
+    learning_rate: float = 0.001
     """Learning rate."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning rate over time: constant as in the paper, or falling to zero along a cosine."""
-    warmup: float = 0.0
+    warmup_ratio: float = 0.0
     """Share of training over which the rate rises from zero."""
     weight_decay: float = 0.0
     """Weight decay of the optimiser."""
-    clip: float | None = 1.0
+    max_grad_norm: float | None = 1.0
     """Largest norm of the gradient; inf for none."""
-    average: float | None = None
+    ema_decay: float | None = None
     """Decay of the moving average of the weights, such as 0.999. Validation, best and saved model use it."""
     validate_every: int | None = None
     """Batches between validations. Default: an epoch, or 50 batches of generated data; with few batches in an epoch
@@ -77,20 +77,24 @@ class Training:
         for name, allowed in choices.items():
             if allowed and isinstance(allowed[0], str) and getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
-        if self.clip == math.inf:
-            object.__setattr__(self, "clip", None)
+        if self.max_grad_norm == math.inf:
+            object.__setattr__(self, "max_grad_norm", None)
         if self.epochs is not None and self.examples is not None:
             raise ValueError("give epochs or examples, not both")
         if self.folder is None and self.resume:
             raise ValueError("resume needs a folder: name it with folder (--folder)")
 
-    def rate_at(self, progress: float) -> float:
+    def learning_rate_at(self, progress: float) -> float:
         """The learning rate when a share `progress` of training is done."""
-        if progress < self.warmup:
-            return self.rate * progress / self.warmup
+        if progress < self.warmup_ratio:
+            return self.learning_rate * progress / self.warmup_ratio
         if self.schedule == "constant":
-            return self.rate
-        return self.rate * 0.5 * (1 + math.cos(math.pi * (progress - self.warmup) / (1 - self.warmup)))
+            return self.learning_rate
+        return (
+            self.learning_rate
+            * 0.5
+            * (1 + math.cos(math.pi * (progress - self.warmup_ratio) / (1 - self.warmup_ratio)))
+        )
 
 
 def _whole(value: Any) -> bool:
@@ -102,10 +106,10 @@ def _number(value: Any) -> bool:
 
 
 _NUMBERS = (  # fields, what they must be, and whether a value is
-    (("examples", "rows", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
+    (("examples", "batch_size", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
     (("seed",), "a whole number, at least 0 and below 2⁶³", lambda v: _whole(v) and 0 <= v < 2**63),
-    (("epochs", "rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
-    (("clip",), "a number above 0, or inf", lambda v: (_number(v) or v == math.inf) and v > 0),
+    (("epochs", "learning_rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
+    (("max_grad_norm",), "a number above 0, or inf", lambda v: (_number(v) or v == math.inf) and v > 0),
     (("weight_decay",), "a number, at least 0", lambda v: _number(v) and v >= 0),
-    (("warmup", "average"), "a number, at least 0 and below 1", lambda v: _number(v) and 0 <= v < 1),
+    (("warmup_ratio", "ema_decay"), "a number, at least 0 and below 1", lambda v: _number(v) and 0 <= v < 1),
 )

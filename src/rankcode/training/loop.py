@@ -41,7 +41,7 @@ from rankcode.training.step import OBJECTIVES, Answers, Step, Update
 class History:
     """What training went through: a record for each validation, and the best of them.
 
-    A record holds batch, examples, seconds, rate, means over the batches since the last record
+    A record holds batch, examples, seconds, learning_rate, means over the batches since the last record
     (`training`) and the seconds they took (`training_seconds`), the report with the objective's rule
     (`validation`), and that of first-spike inference (`first_spike`), the same where the objective itself
     ends at the spike. Without validation data a record has no `validation` and no `first_spike`, and `best`
@@ -66,7 +66,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
         raise ValueError("tensorboard needs a folder: name it with folder (--folder)")
     device = own_device(config.device)
     names = getattr(task, "label_names", None)
-    network.label_names = tuple(names) if names and len(names) == network.classes else network.label_names
+    network.label_names = tuple(names) if names and len(names) == network.num_classes else network.label_names
     network.rule = objective.rule if isinstance(objective.rule, Threshold | StepThresholds) else None
     source = split_of(task, "train")
     network.front_end = getattr(task, "front_end", None) or front_end_of(source) or network.front_end
@@ -124,7 +124,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
 def _spike_rule(network: Network, objective: Objective, config: Training) -> Rule:
     """The rule of first-spike inference: the objective's, or θ of its own where training never fires."""
     rule = Threshold(config.first_spike_threshold) if isinstance(objective.rule, Never) else objective.rule
-    check_rule(rule, network.activation, network.classes)
+    check_rule(rule, network.activation, network.num_classes)
     return rule
 
 
@@ -152,14 +152,14 @@ def _size_lazy_layers(network: Network, source: Source, config: Training, device
     """Lazy layers get their size, and their weights, from a first look at the data."""
     _seed(device, config.seed)
     if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
-        inputs, _, lengths = next(source.batches(config.rows, config.seed, device))
+        inputs, _, lengths = next(source.batches(config.batch_size, config.seed, device))
         decide(network, inputs[:1], None if lengths is None else lengths[:1], Never())
 
 
 def _batches(source: Source, config: Training, device: torch.device, start: int) -> Iterator[Batch]:
-    if start > 0 and isinstance(source, Loader) and source.epoch(config.rows) is None:
+    if start > 0 and isinstance(source, Loader) and source.epoch(config.batch_size) is None:
         warnings.warn("the data loader does not say how long it is: it starts again from its beginning", stacklevel=3)
-    return source.batches(config.rows, config.seed, device, start)
+    return source.batches(config.batch_size, config.seed, device, start)
 
 
 def _names(source: Source, config: Training, batch: int, group: Processes) -> Callable[[int], str]:
@@ -168,7 +168,7 @@ def _names(source: Source, config: Training, batch: int, group: Processes) -> Ca
         return lambda row: f"row {row} of training batch {batch}"
 
     def name(row: int) -> str:
-        index = source.index(batch, config.rows, config.seed)
+        index = source.index(batch, config.batch_size, config.seed)
         place = group.rank + row * group.count if group.rank < len(index) else row  # in the whole batch
         return f"row {int(index[place])} of the training data"
 
@@ -184,13 +184,13 @@ def _record(state: TrainingState, held_out: Source | None, rule: Rule, spike_rul
     """One line of the history: training since the last one, and validation now."""
     means = state.means()
     if not math.isfinite(means["loss"]):
-        raise ValueError(f"the loss is no longer a number at batch {state.batch}: lower the rate or clip")
+        raise ValueError(f"the loss is no longer a number at batch {state.batch}: lower learning_rate or max_grad_norm")
     record: dict[str, Any] = {
         "batch": state.batch,
         "examples": state.examples + int(state.sums[0]),
         "seconds": state.seconds,
         "training_seconds": state.training_seconds,
-        "rate": state.rate,
+        "learning_rate": state.learning_rate,
         "training": means,
     }
     if held_out is not None:

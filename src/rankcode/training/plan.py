@@ -30,9 +30,10 @@ def make_plan(source: Source, config: Training, processes: int) -> Plan:
     A data loader can only be started at the beginning of an epoch, so its checkpoints are written at the
     end of one; one that does not know its length counts as an endless stream.
     """
-    epoch, size, rows = source.epoch(config.rows), getattr(source, "size", None), config.rows
+    epoch, size = source.epoch(config.batch_size), getattr(source, "size", None)
+    batch_size = config.batch_size
     if isinstance(source, Loader):  # every process reads a batch of its own
-        rows = (getattr(source.loader, "batch_size", None) or rows) * processes
+        batch_size = (getattr(source.loader, "batch_size", None) or batch_size) * processes
     if epoch is None and config.epochs is not None:
         raise ValueError("this data has no epochs: give examples, how many rows to train on")
     if epoch is not None and config.examples is None:
@@ -40,9 +41,9 @@ def make_plan(source: Source, config: Training, processes: int) -> Plan:
         batches = max(1, round((config.epochs or max(50, -(-UPDATES // epoch))) * epoch))
     elif epoch is not None and size is not None:  # the last batch of an epoch may be smaller
         epochs, rest = divmod(config.examples or 0, size)
-        batches = epochs * epoch - (-rest // rows)
+        batches = epochs * epoch - (-rest // batch_size)
     else:
-        batches = -(-(config.examples or 200_000) // rows)
+        batches = -(-(config.examples or 200_000) // batch_size)
     validate_every = config.validate_every or (epoch or 50) * (
         -(-20 // epoch) if epoch and config.epochs is None else 1
     )

@@ -19,13 +19,13 @@ class TrainingState:
     def __init__(self, network: Network, config: Training, group: Processes, device: torch.device):
         self.network, self.config, self.group = network, config, group
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        self.rate = config.rate
-        self._own: dict[str, Any] = {"lr": config.rate, "fused": None, "capturable": False}
+        self.learning_rate = config.learning_rate
+        self._own: dict[str, Any] = {"lr": config.learning_rate, "fused": None, "capturable": False}
         if device.type == "cuda":  # one launch for all weights, and it can be recorded
-            self._own = {"lr": torch.tensor(config.rate, device=device), "fused": True, "capturable": True}
+            self._own = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True, "capturable": True}
         self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, **self._own)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
-        self.average = None if config.average is None else copy.deepcopy(network)
+        self.average = None if config.ema_decay is None else copy.deepcopy(network)
         self.batch = 0  # batches done
         self.examples = 0  # rows in them, up to the last record
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # since then: rows, loss, right answers, steps
@@ -55,25 +55,25 @@ class TrainingState:
         """A copy of the model's weights."""
         return copy.deepcopy(self.model.state_dict())
 
-    def set_rate(self, rate: float) -> None:
-        self.rate = rate
+    def set_learning_rate(self, value: float) -> None:
+        self.learning_rate = value
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(value)
             else:
-                group["lr"] = rate
+                group["lr"] = value
 
     def update(self, loss: Tensor) -> None:
         """One step of the optimiser, and of the average."""
         self.scaler.scale(loss).backward()
-        if self.config.clip is not None:
+        if self.config.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        if self.average is not None and self.config.average is not None:
-            share = 1.0 if self.batch == 0 else 1 - self.config.average
+        if self.average is not None and self.config.ema_decay is not None:
+            share = 1.0 if self.batch == 0 else 1 - self.config.ema_decay
             _move_to(self.average, self.network, share)
 
     def count(self, labels: Tensor, loss: Tensor, decision: Decision) -> None:

@@ -60,7 +60,7 @@ class Update:
 
     def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
         state, self.progress = self.state, progress
-        state.set_rate(state.config.rate_at(progress))
+        state.set_learning_rate(state.config.learning_rate_at(progress))
         index = self.answers.index(state.batch)
         if self.alone is not None:  # in the type that the network runs in
             batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
@@ -99,7 +99,7 @@ class Answers:
         """Which rows a batch holds, where that is known."""
         if self.source is None:
             return None
-        return sent(self.source.index(batch, self.config.rows, self.config.seed), self.device)
+        return sent(self.source.index(batch, self.config.batch_size, self.config.seed), self.device)
 
     def expected(self, index: Tensor | None) -> Tensor | None:
         return None if index is None else self.steps[index]

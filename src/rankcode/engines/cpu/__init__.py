@@ -69,7 +69,7 @@ def _threads(cell: Any, rows: int) -> Iterator[None]:
     """One thread for small steps; not in threads of the user's own, for new ones would begin with what is set here."""
     before = torch.get_num_threads()
     own = threading.current_thread() is not threading.main_thread()
-    if own or before == 1 or rows * cell.units * (cell.inputs + cell.units) >= ALONE:
+    if own or before == 1 or rows * cell.hidden_size * (cell.input_size + cell.hidden_size) >= ALONE:
         yield
         return
     torch.set_num_threads(1)
@@ -105,7 +105,7 @@ class _Layers:
     """PyTorch's own layers, block by block: the fastest way where no gradient is wanted."""
 
     def __init__(self, cell: LSTM | GRU):
-        self.kind, self.layers, self.units = type(cell), cell.layers, cell.units
+        self.kind, self.layers, self.units = type(cell), cell.num_layers, cell.hidden_size
         self.weights: Any = list(cell.parameters())
 
     def start(self, rows: int) -> None:
@@ -131,7 +131,7 @@ class _Steps:
 
     def __init__(self, cell: LSTM | GRU):
         kind: Any = LSTMSteps if isinstance(cell, LSTM) else GRUSteps
-        self.layers = [kind(*(part.detach() for part in cell.weights(layer))) for layer in range(cell.layers)]
+        self.layers = [kind(*(part.detach() for part in cell.weights(layer))) for layer in range(cell.num_layers)]
 
     def start(self, rows: int) -> None:
         self.states: list[Any] = [layer.start(rows) for layer in self.layers]
@@ -275,7 +275,7 @@ def _spikes(network: Network, rule: Rule, features: Tensor, first: int, state: A
     activations, probabilities = network.activate(network.logits(features.flatten(0, 1)))
     activations, probabilities = (part.view(steps, live, -1) for part in (activations, probabilities))
     if hasattr(rule, "table"):
-        table = rule.table(first + steps, network.classes)[first:].to(activations)  # type: ignore[attr-defined]
+        table = rule.table(first + steps, network.num_classes)[first:].to(activations)  # type: ignore[attr-defined]
         return (activations >= table[:, None]).any(2), state
     spikes = torch.empty(steps, live, dtype=torch.bool)
     for k in range(steps):

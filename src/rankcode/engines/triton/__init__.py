@@ -70,7 +70,7 @@ def slower(network: Network, inputs: Tensor) -> str | None:
     """The reason why PyTorch's own kernels are faster, or None. Measured on an H200."""
     if not (_blocks().tf32_allowed() or torch.is_autocast_enabled(inputs.device.type)):
         return "products in full float32 are faster elsewhere"
-    if network.cell.units > MANY:
+    if network.cell.hidden_size > MANY:
         return f"of more than {MANY} units the weights are too large for it"
     return None
 

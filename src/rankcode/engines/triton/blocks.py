@@ -45,7 +45,7 @@ def read(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None
 ) -> Found:
     """Run all rows until they answer."""
-    parameters = [part for number in range(network.cell.layers) for part in network.cell.weights(number)]
+    parameters = [part for number in range(network.cell.num_layers) for part in network.cell.weights(number)]
     if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
         return Found(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *parameters))  # type: ignore[misc]
     inputs = _aligned(inputs)
@@ -99,24 +99,24 @@ class _Plan:
             recurrent_type=torch.bfloat16 if half else torch.float16 if tf32 else torch.float32,
             precision="tf32" if tf32 else "ieee",
             gru=isinstance(cell, GRU),
-            true_units=cell.units,
-            units=kernels.rounded(cell.units),
+            true_units=cell.hidden_size,
+            units=kernels.rounded(cell.hidden_size),
             rule=fused,
             inner=inner.out_features if inner else 0,
-            classes=network.classes if fused else 1,
+            classes=network.num_classes if fused else 1,
             sigmoid=fused and network.activation == "sigmoid",
             squash=squash,
             device=inputs.device,
         )
         # Inputs in another type than their own are a copy, with lines of a length that products are fast with.
         self.copies = self.shape.type != inputs.dtype
-        self.widths = [(cell.inputs, -(-cell.inputs // 8) * 8 if self.copies else cell.inputs)]
-        self.widths += [(cell.units, self.shape.units)] * (cell.layers - 1)
-        self.layers = [self._layer(cell, number) for number in range(cell.layers)]
+        self.widths = [(cell.input_size, -(-cell.input_size // 8) * 8 if self.copies else cell.input_size)]
+        self.widths += [(cell.hidden_size, self.shape.units)] * (cell.num_layers - 1)
+        self.layers = [self._layer(cell, number) for number in range(cell.num_layers)]
         self.rule = (inputs,) * 5  # any pointer: without a rule nobody looks
         if last is not None:
             weights = (_aligned(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
-            table = table_of(rule, inputs.shape[1], network.classes, torch.float32, inputs.device)
+            table = table_of(rule, inputs.shape[1], network.num_classes, torch.float32, inputs.device)
             self.rule = (_aligned(table), *weights)
 
     def _layer(self, cell: LSTM | GRU, number: int) -> _Layer:

@@ -62,9 +62,9 @@ def training(place: Reproduction, epochs: tuple[float, float, float], records: i
     length, rows = place.pick(*epochs), place.pick(64, 32, 64)
     return Training(
         epochs=length,
-        rows=rows,
-        rate=place.pick(0.01, 0.003, 0.001),
-        average=place.pick(None, 0.99, 0.999),
+        batch_size=rows,
+        learning_rate=place.pick(0.01, 0.003, 0.001),
+        ema_decay=place.pick(None, 0.99, 0.999),
         validate_every=place.pick(3, int(length * 55_000 / rows / records), None),
         **settings,
     )
@@ -75,7 +75,7 @@ def lstm(place: Reproduction, objective: Objective, name: str, **settings: Any) 
     return Setting(
         f"mnist-lstm-{name}",
         read,
-        lambda: Network(cells.LSTM(read.features[0], lstm_units(place)), outputs=10),
+        lambda: Network(cells.LSTM(read.input_shape[0], lstm_units(place)), outputs=10),
         objective,
         training(place, (0.7, 4, 50), **settings),
     )
@@ -106,7 +106,7 @@ def conv_lstm(
     place: Reproduction, paper: int, beta: Beta, name: str, epochs: tuple[float, float, float], **settings: Any
 ) -> Setting:
     read = task(place)
-    channels, height, width = read.features
+    channels, height, width = read.input_shape
     return Setting(
         f"mnist-conv-lstm-{paper}-{name}",
         read,
@@ -135,7 +135,7 @@ def conv_lstm_switch(place: Reproduction, paper: int = 20) -> Setting:
 def own(place: Reproduction) -> Setting:
     """A network of our own, of 0.40 million parameters, that looks at what has appeared of a digit so far."""
     read = task(place, augment=True)
-    image, maps, units = read.features[1:], place.pick(8, 8, 32), place.pick(16, 32, 96)
+    image, maps, units = read.input_shape[1:], place.pick(8, 8, 32), place.pick(16, 32, 96)
     how = training(
         place, (0.7, 0.2, 25), select="first_spike_accuracy", schedule="cosine", optimizer="adamw", weight_decay=0.01
     )  # fmt: skip
@@ -144,7 +144,12 @@ def own(place: Reproduction) -> Setting:
         read,
         lambda: Network(cells.Glimpses(image, read.steps, maps, units), outputs=10),
         UntilSpike(0.99),
-        replace(how, rows=place.pick(64, 32, 256), rate=0.002, precision=place.pick("float32", "float32", "bfloat16")),
+        replace(
+            how,
+            batch_size=place.pick(64, 32, 256),
+            learning_rate=0.002,
+            precision=place.pick("float32", "float32", "bfloat16"),
+        ),
     )
 
 

@@ -55,13 +55,13 @@ class Sweeps(Splits[SoundRows]):
 
     name: ClassVar[str] = "sweeps"
     label_names: ClassVar[tuple[str, ...]] = ("on", "off", "unknown")
-    classes: ClassVar[int] = 3
-    features: ClassVar[tuple[int, ...]] = ((2 * CONTEXT + 1) * LogMel().bands,)
+    num_classes: ClassVar[int] = 3
+    input_shape: ClassVar[tuple[int, ...]] = ((2 * CONTEXT + 1) * LogMel().n_mels,)
 
     @cached_property
     def sound(self) -> Sound:
-        generator, log_mel, rate = torch.Generator().manual_seed(0), LogMel(rate=8_000), 8_000
-        labels = torch.arange(2 * self.rows) % self.classes
+        generator, log_mel, rate = torch.Generator().manual_seed(0), LogMel(sample_rate=8_000), 8_000
+        labels = torch.arange(2 * self.rows) % self.num_classes
         direction = torch.tensor([1.0, -1.0, 0.0])[labels][:, None]
         start, length = (torch.rand(2, len(labels), 1, generator=generator) * 0.2).unbind()
         second = torch.arange(rate) / rate
@@ -103,9 +103,9 @@ def betas(place: Reproduction) -> tuple[float, ...]:
 def setting(place: Reproduction, objective: Objective, name: str, augment: bool = False) -> Setting:
     training = Training(
         epochs=place.pick(6, 2, 300),
-        rows=place.pick(60, 128, 512),
-        rate=place.pick(0.03, 0.003, 0.001),
-        clip=0.25,
+        batch_size=place.pick(60, 128, 512),
+        learning_rate=place.pick(0.03, 0.003, 0.001),
+        max_grad_norm=0.25,
         validate_every=place.pick(None, 100, None),
         select="first_spike_accuracy",
     )
@@ -113,10 +113,10 @@ def setting(place: Reproduction, objective: Objective, name: str, augment: bool 
     data = task(place, augment)
 
     def network() -> Network:
-        return standard_network(data, "lstm", units, hidden=hidden)
+        return standard_network(data, "lstm", units, readout_layer_size=hidden)
 
     if augment:
-        training, name = replace(training, average=place.pick(0.5, 0.999, 0.999)), f"{name}-augmented"
+        training, name = replace(training, ema_decay=place.pick(0.5, 0.999, 0.999)), f"{name}-augmented"
     return Setting(f"speech-{name}", data, network, objective, training)
 
 
@@ -139,12 +139,12 @@ def own(place: Reproduction) -> Setting:
     """A network of our own, of 0.47 million parameters."""
     base, units = setting(place, UntilSpike(0.999), "own", augment=True), place.pick(12, 32, 168)
     how = replace(
-        base.training, epochs=place.pick(6, 2, 200), rate=place.pick(0.03, 0.003, 0.004), schedule="cosine",
+        base.training, epochs=place.pick(6, 2, 200), learning_rate=place.pick(0.03, 0.003, 0.004), schedule="cosine",
         optimizer="adamw", weight_decay=0.05,
     )  # fmt: skip
 
     def network() -> Network:
-        return standard_network(base.task, "gru", units, layers=2, hidden=32)
+        return standard_network(base.task, "gru", units, num_layers=2, readout_layer_size=32)
 
     return replace(base, name="speech-own", network=network, training=how)
 
@@ -167,8 +167,8 @@ def what_was_trained(place: Reproduction) -> str:
         data = "Stand-in data, tones that rise, fall or stay, not speech: these numbers only show that it runs."
     cell = each.network().cell
     return (
-        f"{data} An LSTM of {cell.units} units (the paper: 128), trained for {each.training.epochs:g} epochs (the "
-        "paper: 1,000), the best model by validation accuracy at the first spike, θ = 0.95."
+        f"{data} An LSTM of {cell.hidden_size} units (the paper: 128), trained for {each.training.epochs:g} epochs "
+        "(the paper: 1,000), the best model by validation accuracy at the first spike, θ = 0.95."
     )
 
 

@@ -21,13 +21,13 @@ THETA = 0.5
 
 
 def network(place: Reproduction) -> Network:
-    channels, height, width = mnist_trainings.task(place).features
+    channels, height, width = mnist_trainings.task(place).input_shape
     maps, dense, image = place.pick(4, 8, 32), place.pick(16, 64, 128), (height, width)
     settings: dict[str, Any] = {"threshold": THETA, "decay": 0.2, "width": 0.5}
     return Network(
         cells.Stack(
             cells.ConvLIF(channels, maps, image, **settings),
-            cells.ConvLIF(maps, maps, image, pool=2, **settings),
+            cells.ConvLIF(maps, maps, image, pool_size=2, **settings),
             cells.LIF(maps * (height // 2) * (width // 2), dense, **settings),
             cells.LIF(dense, 10, emits="membranes", **settings),
         ),
@@ -38,8 +38,8 @@ def network(place: Reproduction) -> Network:
 def training(place: Reproduction, objective: Objective, name: str) -> Setting:
     settings = Training(
         epochs=place.pick(2, 0.25, 30),
-        rows=place.pick(64, 100, 400),
-        rate=place.pick(0.01, 0.003, 0.001),
+        batch_size=place.pick(64, 100, 400),
+        learning_rate=place.pick(0.01, 0.003, 0.001),
         validate_every=place.pick(6, 20, None),
         first_spike_threshold=THETA,
         finish_with="last",

@@ -45,17 +45,27 @@ def until_spike(place: Reproduction) -> Setting:
 def own(place: Reproduction) -> Setting:
     """Rank coding with a penalty on confidence and a rate that falls, and the moving average of the weights."""
     training = Training(
-        examples=_examples(place), rows=128, rate=0.002, schedule="cosine", average=place.pick(0.9, 0.99, 0.999),
-        clip=1.0, finish_with="last", validate_every=_validate_every(place),
-    )  # fmt: skip
+        examples=_examples(place),
+        batch_size=128,
+        learning_rate=0.002,
+        schedule="cosine",
+        ema_decay=place.pick(0.9, 0.99, 0.999),
+        max_grad_norm=1.0,
+        finish_with="last",
+        validate_every=_validate_every(place),
+    )
     return _setting(place, "rank-coded-own", AtSpike(0.95, beta=0.05), training)
 
 
 def _paper_training(place: Reproduction) -> Training:
     return Training(
-        examples=_examples(place), rows=128, rate=place.pick(0.01, 0.001, 0.0003), clip=None, finish_with="last",
+        examples=_examples(place),
+        batch_size=128,
+        learning_rate=place.pick(0.01, 0.001, 0.0003),
+        max_grad_norm=None,
+        finish_with="last",
         validate_every=_validate_every(place),
-    )  # fmt: skip
+    )
 
 
 def _examples(place: Reproduction) -> int:

@@ -23,10 +23,13 @@ def training(place: Reproduction, objective: Objective, name: str, own: bool = F
     """`own`: a rate that falls, larger batches, clipped gradients and the moving average of the weights."""
     if own:
         how = Training(
-            rows=256, rate=place.pick(0.01, 0.002, 0.002), schedule="cosine", average=place.pick(0.9, 0.99, 0.999)
-        )  # fmt: skip
+            batch_size=256,
+            learning_rate=place.pick(0.01, 0.002, 0.002),
+            schedule="cosine",
+            ema_decay=place.pick(0.9, 0.99, 0.999),
+        )
     else:
-        how = Training(rows=128, rate=place.pick(0.01, 0.001, 0.0003), clip=None)
+        how = Training(batch_size=128, learning_rate=place.pick(0.01, 0.001, 0.0003), max_grad_norm=None)
     every, examples = place.pick(5, 50, 100), place.pick(5_120, 200_000, 2_000_000)
     return Setting(
         f"two-sequence-{name}",
