@@ -8,6 +8,7 @@ import torch
 from rankcode.bench.measure import Shape, bench_table, machine, measure, measure_stream, planted, runnable
 from rankcode.cli.main import main
 
+CPU = ["--device", "cpu"]
 SMALL = Shape(batch_size=6, steps=8, input_size=3, hidden_size=4, readout_layer_size=5)
 
 

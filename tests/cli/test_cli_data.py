@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import rankcode as rc
-from rankcode.cli import arguments, commands
+from rankcode.cli import arguments, commands, names
 from rankcode.cli import main as cli
 from rankcode.cli.commands import COMMANDS
 from rankcode.cli.main import main
@@ -576,11 +576,11 @@ def test_new_commands_explain_their_arguments(command, capsys):
 
 
 def test_a_name_is_a_task_and_a_path_is_own_data(tmp_path):
-    assert settings.named_task("spotting") == Spotting()
+    assert names.named_task("spotting") == Spotting()
     Path("spotting").mkdir()
-    assert settings.named_task("spotting") == Spotting(), "a task comes before a folder of its name"
-    assert settings.named_task("./spotting") == OwnData(str(tmp_path / "here" / "spotting"))
-    assert settings.named_task("speech-commands", data="x", augment=True, skip_bad=None) == SpeechCommands(
+    assert names.named_task("spotting") == Spotting(), "a task comes before a folder of its name"
+    assert names.named_task("./spotting") == OwnData(str(tmp_path / "here" / "spotting"))
+    assert names.named_task("speech-commands", data="x", augment=True, skip_bad=None) == SpeechCommands(
         str(tmp_path / "here" / "x"), augment=True
     )
 
@@ -639,13 +639,13 @@ def test_an_objective_is_read_from_the_configuration_of_its_run(objective, tmp_p
     ("text", "beta"), [("0", 0.0), ("-0.5", -0.5), ("0:0.4,0.5:0.1", rc.Switch((0, 0.4), (0.5, 0.1)))]
 )
 def test_beta_is_a_number_or_a_schedule(text, beta):
-    assert settings.read_beta(text) == beta
+    assert names.read_beta(text) == beta
 
 
 @pytest.mark.parametrize("text", ["", "inf", "0:", "0:1:2", "0.5:1,0.2:3", "a:b"])
 def test_what_is_no_beta(text):
     with pytest.raises(ValueError, match="beta must be a number"):
-        settings.read_beta(text)
+        names.read_beta(text)
 
 
 # The real thing

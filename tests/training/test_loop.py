@@ -230,9 +230,7 @@ def test_a_bad_row_is_named_by_its_place_in_the_data():
 
 
 def test_a_loss_that_is_no_number_ends_the_run():
-    with pytest.raises(
-        ValueError, match=r"^the loss is no longer a number at batch \d+: lower learning_rate or max_grad_norm$"
-    ):
+    with pytest.raises(ValueError, match=r"^the loss is no longer a number at batch \d+: lower learning_rate"):
         rc.fit(
             make_network(),
             TASK,

@@ -13,17 +13,11 @@ from typing import Any
 import torch
 
 from rankcode.cli.left_out import say_left_out
+from rankcode.cli.names import ObjectiveName, named_objective, named_task, read_beta
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
-from rankcode.saving.description import (
-    ObjectiveName,
-    named_objective,
-    named_task,
-    read_beta,
-    written_objective,
-    written_task,
-)
+from rankcode.saving.description import written_objective, written_task
 from rankcode.saving.model_file import build
 from rankcode.saving.run_folder import RunFolder, free_folder
 from rankcode.tasks import TASKS
