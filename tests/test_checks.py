@@ -147,7 +147,7 @@ def test_a_users_cell_reads_what_it_likes():
 
     rc.decide(network(cell=Images()), torch.randn(2, 3, *IMAGE))
     refused(lambda: rc.decide(network(cell=Images()), torch.randn(2, 3, 2)), "inputs", "the network reads [1]")
-    Images.inputs = nn.Linear(4, 4)  # the name may mean anything
+    Images.input_size = nn.Linear(4, 4)  # the name may mean anything
     rc.decide(network(cell=Images()), torch.randn(2, 3, 2))
 
 

@@ -139,12 +139,15 @@ def run_folder(tmp_path, config):
         (["demo", "--test-rows", "0"], "at least 1"),
         (["train", "spotting", "--cell", "conv-lstm"], "reads images"),
         (["train", "temporal-digits", "--cell", "lif", "--num-layers", "2"], "layers is for"),
-        (["train", "temporal-digits", "--cell", "lif", "--kernel-size", "5"], "kernel is for conv-lstm and conv-lif"),
-        (["train", "temporal-digits", "--cell", "conv-lif", "--kernel-size", "4"], "kernel must be odd"),
-        (["train", "temporal-digits", "--cell", "conv-lstm", "--kernel-size", "-1"], "kernel must be odd"),
+        (
+            ["train", "temporal-digits", "--cell", "lif", "--kernel-size", "5"],
+            "kernel_size is for conv-lstm and conv-lif",
+        ),
+        (["train", "temporal-digits", "--cell", "conv-lif", "--kernel-size", "4"], "kernel_size must be odd"),
+        (["train", "temporal-digits", "--cell", "conv-lstm", "--kernel-size", "-1"], "kernel_size must be odd"),
         (["train", "spotting", "--decay", "0.5"], "decay is for lif and conv-lif, not for lstm"),
         (["train", "temporal-digits", "--cell", "lif", "--decay", "3"], "must be within 0…1, not 3"),
-        (["train", "spotting", "--readout-layer-size", "-3"], "hidden must be at least 1, not -3"),
+        (["train", "spotting", "--readout-layer-size", "-3"], "readout_layer_size must be at least 1, not -3"),
         (["train", "spotting", "--seed", "9" * 30], "seed must be a whole number"),
         (["train", "spotting", "--device", "abacus"], "no device 'abacus'"),
         (["train", "spotting", "--engine", "steam"], "not 'steam'"),
@@ -177,7 +180,7 @@ def test_a_run_folder_that_cannot_be_read(config, said, tmp_path):
 def test_without_tyro_the_same_arguments_work(tmp_path):
     """On a machine with the core alone."""
     blocked = "import sys; [sys.modules.__setitem__(name, None) for name in ('tyro', 'matplotlib', 'sklearn')]; "
-    code = blocked + "from rankcode.cli import main; main(sys.argv[1:])"
+    code = blocked + "from rankcode.cli.main import main; main(sys.argv[1:])"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def call(*arguments):

@@ -535,7 +535,7 @@ def test_the_standard_library_reads_the_same_arguments_as_tyro(line):
 def test_what_arguments_mean():
     found = arguments.parse(COMMANDS, ARGUMENTS[1].split())
     assert (found.task, found.data, found.augment, found.skip_bad) == ("speech-commands", "somewhere", True, True)
-    assert (found.hidden, found.cell, found.layers, found.training) == (256, "gru", 2, rc.Training())
+    assert (found.readout_layer_size, found.cell, found.num_layers, found.training) == (256, "gru", 2, rc.Training())
     found = arguments.parse(COMMANDS, ARGUMENTS[8].split())
     assert found == commands.Predict("run", ("a.wav", "b.wav", "folder"), 0.9, True, "cpu", True)
     assert arguments.parse(COMMANDS, ["data", "mnist", "--to", "x"]) == commands.Data("mnist", "x")
@@ -545,7 +545,7 @@ def test_without_tyro_the_commands_run(trained):
     """On a machine with the core alone, in a process of its own: each of its words, one after the other."""
     blocked = ("tyro", "matplotlib", "sklearn", "soundfile", "soxr", "tensorboard")
     code = f"import sys; [sys.modules.__setitem__(name, None) for name in {blocked}]; import json\n"
-    code += "from rankcode.cli import main\nfor line in json.loads(sys.argv[1]): main(line)"
+    code += "from rankcode.cli.main import main\nfor line in json.loads(sys.argv[1]): main(line)"
     two_levels("levels.npz")
     tone(Path("one.wav"), 320)
     words = [

@@ -31,7 +31,7 @@ class Counted(torch.autograd.Function):
 
 
 class CountingCell(nn.Module):
-    features = (4,)
+    output_shape = (4,)
 
     def __init__(self):
         super().__init__()

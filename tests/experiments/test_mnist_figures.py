@@ -140,8 +140,8 @@ def test_settings_of_the_paper(tmp_path):
     lstm, conv = mnist_trainings.lstm_fast(place), mnist_trainings.conv_lstm_fast(place, 20)
     assert lstm.task == TemporalMNIST("somewhere/mnist", flat=True) and conv.task == TemporalMNIST("somewhere/mnist")
     assert (lstm.training.learning_rate, lstm.training.schedule, lstm.training.epochs) == (0.001, "constant", 50)
-    assert (lstm.network().cell.hidden_size, conv.network().cell.hidden_size) == (340, 20)
-    assert mnist_trainings.conv_lstm_fast(place, 10).network().cell.hidden_size == 10
+    assert (lstm.network().cell.hidden_size, conv.network().cell.hidden_channels) == (340, 20)
+    assert mnist_trainings.conv_lstm_fast(place, 10).network().cell.hidden_channels == 10
     for setting in (lstm, conv):
         assert (setting.objective.rule.threshold, setting.objective.beta) == (0.95, 0.1)
     assert mnist_trainings.lstm_paper(place).objective.beta == 0.165
@@ -157,7 +157,9 @@ def test_settings_of_the_paper(tmp_path):
     )
     first, second, dense, top = spiking.network().cell.cells
     assert (first.hidden_channels, second.hidden_channels, dense.hidden_size, top.hidden_size) == (32, 32, 128, 10)
-    assert all((cell.threshold, cell.decay, cell.width) == (0.5, 0.2, 0.5) for cell in (first, second, dense, top))
+    assert all(
+        (cell.threshold, cell.decay, cell.surrogate_width) == (0.5, 0.2, 0.5) for cell in (first, second, dense, top)
+    )
     assert spiking.network().activation == "membrane"
 
 

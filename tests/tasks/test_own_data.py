@@ -14,6 +14,7 @@ from rankcode.front_ends import Audio, LogMel, Standardise
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, rows_for
 from rankcode.tasks.own_data import in_order
+from rankcode.training.state import TrainingState
 
 UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
 SPLITS = ("train", "validation", "test")
@@ -558,7 +559,7 @@ def test_a_run_on_own_data_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
         rc.fit(network, OwnData(path), objective, config)
 
     train("whole")
-    update, calls = rc.training.TrainingState.update, []
+    update, calls = TrainingState.update, []
 
     def cut_off(*arguments):
         calls.append(1)
@@ -566,7 +567,7 @@ def test_a_run_on_own_data_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return update(*arguments)
 
-    monkeypatch.setattr(rc.training.TrainingState, "update", cut_off)
+    monkeypatch.setattr(TrainingState, "update", cut_off)
     with pytest.raises(KeyboardInterrupt):
         train("cut")
     monkeypatch.undo()

@@ -23,7 +23,7 @@ THETA = 0.5
 def network(place: Reproduction) -> Network:
     channels, height, width = mnist_trainings.task(place).input_shape
     maps, dense, image = place.pick(4, 8, 32), place.pick(16, 64, 128), (height, width)
-    settings: dict[str, Any] = {"threshold": THETA, "decay": 0.2, "width": 0.5}
+    settings: dict[str, Any] = {"threshold": THETA, "decay": 0.2, "surrogate_width": 0.5}
     return Network(
         cells.Stack(
             cells.ConvLIF(channels, maps, image, **settings),
