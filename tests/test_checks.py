@@ -126,6 +126,7 @@ IMAGE = (1, 4, 3)
         (cells.Stack(cells.GRU(4, 5), cells.LSTM(5, 3)), (4,), [(5,), (2, 2)]),
         (cells.Stack(cells.ConvLIF(1, 2, (4, 3)), cells.LIF(24, 5)), IMAGE, [(2, 4, 3), (1, 3, 4), (12,)]),
         (cells.Stack(cells.Stack(cells.GRU(4, 5)), cells.LSTM(5, 3)), (4,), [(5,)]),
+        (cells.Stack(cells.LIF(12, 5), cells.LSTM(5, 3)), IMAGE, [(11,), (1, 4, 4)]),
     ],
 )
 def test_features_of_every_cell(cell, good, bad):
@@ -214,6 +215,11 @@ def test_a_threshold_out_of_range(outputs, threshold):
         lambda: rc.tradeoff(network(outputs), data, [0.9, threshold]),
     ):
         refused(call, "threshold", str(threshold))
+
+
+@every_way
+def test_complex_inputs(way):
+    refused(lambda: way(network(), inputs().to(torch.complex64)), "inputs are torch.complex64", "imaginary part")
 
 
 def test_inputs_on_another_device():

@@ -24,14 +24,15 @@ def read():
     decision = Decision(torch.tensor([0, 1]), torch.tensor([2, 1]), torch.tensor([True, True]), torch.zeros(2, 2))
     logits = torch.tensor([P[entry] for entry in ORDER], dtype=torch.float64).log()
     row, step = torch.tensor(ORDER).T
-    return Run(decision, logits, row, step, torch.tensor([2, 4]))
+    return Run(decision, logits, row, step, torch.tensor([2, 4]), "read")
 
 
 def answer():
     return read()._replace(
-        logits=torch.tensor([P[1, 1], P[0, 2]], dtype=torch.float64).log(),
-        row=torch.tensor([1, 0]),
-        step=torch.tensor([1, 2]),
+        logits=torch.tensor([P[0, 2], P[1, 1]], dtype=torch.float64).log(),
+        row=torch.tensor([0, 1]),
+        step=torch.tensor([2, 1]),
+        keep="answer",
     )
 
 
@@ -154,6 +155,30 @@ def test_a_layer_that_mixes_rows_is_refused_in_training(objective):
     with pytest.raises(ValueError, match=r"^BatchNorm1d takes means over rows, .*: use LayerNorm or GroupNorm$"):
         objective(network, *batch)
     objective(network.eval(), *batch)  # with the means it has
+
+
+@pytest.mark.parametrize("beta", ["x", None, math.nan, math.inf, [0.1], 1j], ids=repr)
+def test_beta_must_be_a_number(beta):
+    for kind in (rc.AtSpike, rc.UntilSpike, rc.AtEnd):
+        with pytest.raises(ValueError, match=r"^beta must be a finite number, or a function that returns one, not "):
+            kind(beta=beta)
+
+
+def test_a_negative_beta_is_used_with_a_warning(recwarn):
+    for kind in (rc.AtSpike, rc.UntilSpike, rc.AtEnd):
+        kind(beta=0.0), kind(beta=0.3), kind(beta=rc.Switch((0, 0.4), (0.5, 0.0)))
+    assert not recwarn.list
+    for kind in (rc.AtSpike, rc.UntilSpike, rc.AtEnd):
+        for beta in (-0.1, rc.Switch((0, 0.4), (0.5, -0.1))):
+            with pytest.warns(UserWarning, match="^beta is negative: certain answers are rewarded"):
+                assert kind(beta=beta).beta_at(1.0) == -0.1
+
+
+def test_only_the_objectives_of_the_package_can_be_captured_without_saying_so():
+    assert all(kind.capturable for kind in (rc.AtSpike, rc.UntilSpike, rc.AtEnd, rc.EveryStep))
+    assert not Own().capturable
+    assert not type("Derived", (rc.AtSpike,), {})().capturable
+    assert type("Derived", (rc.AtSpike,), {"capturable": True})().capturable
 
 
 def test_beta_may_be_a_number_of_numpy():

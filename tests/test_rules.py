@@ -139,14 +139,14 @@ def test_rows_at_different_steps():
         rc.StepThresholds([0.8, 0.4, 0.5]),
         rc.StepThresholds([0.4, 0.3], classes=[2]),
         rc.StepThresholds([0.5] * 9),
-        rc.Never(),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_table_says_what_the_rule_says(rule, dtype):
-    table = rule.table(6, 4)
+    table = rule.table(range(1, 7), 4)
     assert table.shape == (6, 4)
+    assert torch.equal(rule.table(range(3, 6), 4), table[2:5])
     activations = torch.rand(200, 6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     activations[0] = table.clamp(max=2)  # equality too
     for step in range(1, 7):
@@ -155,7 +155,7 @@ def test_a_table_says_what_the_rule_says(rule, dtype):
         by_call, _ = rule(now, now, step, rule.initial_state(200))
         by_tensor, _ = rule(now, now, torch.full((200,), step), rule.initial_state(200))
         assert by_call.equal(by_table) and by_tensor.equal(by_table)
-        assert isinstance(rule, rc.Never) or 0 < by_table.sum() < 200
+        assert 0 < by_table.sum() < 200
 
 
 # Planted steps, never, patience
@@ -317,7 +317,26 @@ def test_a_threshold_below_a_half_is_not_for_a_sigmoid():
         rc.AtSpike(threshold=0.49)(network_of(1), inputs, torch.tensor([0, 1]))
     one_line(error)
     rc.decide(network_of(1), inputs, rule=rc.Threshold(0.5))
-    rc.decide(network_of(3), torch.randn(2, 3, 3), rule=rc.Threshold(0.2))
+
+
+@pytest.mark.parametrize("rule", [rc.Threshold(0.3), rc.StepThresholds([0.3, 0.9]), rc.Patience(rc.Threshold(0.3), 2)])
+def test_a_threshold_that_every_row_reaches_at_once_is_used_with_a_warning(rule):
+    with pytest.warns(UserWarning, match=r"^threshold 0\.3 is below 1/3, .* every row fires at its first step$"):
+        rc.decide(network_of(3), torch.randn(2, 3, 3), rule=rule)
+    inputs, labels = torch.randn(2, 3, 3, requires_grad=True), torch.tensor([0, 1])
+    with pytest.warns(UserWarning, match="every row fires at its first step"):
+        rc.AtSpike(rule=rule)(network_of(3), inputs, labels)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rc.Threshold(0.34), rc.StepThresholds([0.9, 0.1]), rc.Threshold(0.3, classes=(0,)), rc.FireAt(1), rc.Never()],
+)
+def test_thresholds_that_mean_something_are_used_without_a_warning(rule, recwarn):
+    rc.decide(network_of(3), torch.randn(2, 3, 3), rule=rule)
+    rc.decide(network_of(3, "membrane"), torch.randn(2, 3, 3), rule=rc.Threshold(0.1))
+    rc.decide(network_of(1), torch.randn(2, 3, 1), rule=rc.Threshold(0.5))
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("label", [3, -1])

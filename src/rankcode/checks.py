@@ -1,20 +1,20 @@
-"""Checks where data enters, so that engines need none. Each failure is one line that names the thing."""
+"""Checks of inputs, labels and lengths where they enter, so that engines need none."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankcode.cells import LIF, Stack
 from rankcode.network import Network
 
 
 class BadRow(ValueError):  # noqa: N818 (it is the row that is bad)
-    """A row of a batch that cannot be used: `what` is wrong with it, {} standing for the row."""
+    """A row of a batch that cannot be used. `what` is the message, with {} in place of the row."""
 
     def __init__(self, what: str, row: int):
         super().__init__(what.format(f"row {row} of the batch"))
@@ -26,7 +26,7 @@ class BadRow(ValueError):  # noqa: N818 (it is the row that is bad)
 
 @contextmanager
 def rows_named(name: Callable[[int], str]) -> Iterator[None]:
-    """Name a bad row as the user knows it, from its place in the batch."""
+    """Replace the name of a bad row, its index in the batch, by `name(index)`."""
     try:
         yield
     except BadRow as bad:
@@ -34,7 +34,8 @@ def rows_named(name: Callable[[int], str]) -> Iterator[None]:
 
 
 def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tuple[Tensor, Tensor]:
-    """Inputs [rows, steps, features…] in the network's precision, and lengths [rows]; `values`: looked at, too."""
+    """Inputs [rows, steps, features…] in the network's precision, and lengths [rows]. `values=False` checks shapes and
+    types only: to check values, the host has to wait for a GPU."""
     inputs = torch.as_tensor(inputs)
     if inputs.dim() < 3:
         raise ValueError(f"inputs must have shape [rows, steps, features…], not {list(inputs.shape)}")
@@ -42,6 +43,10 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
         raise ValueError(f"inputs are empty: shape {list(inputs.shape)}")
     parameter = next((p for p in network.parameters() if p.is_floating_point()), None)
     if parameter is not None:
+        if inputs.is_complex():
+            raise ValueError(
+                f"inputs are {inputs.dtype}: give the real and the imaginary part as features of their own"
+            )
         if inputs.device != parameter.device:
             raise ValueError(f"inputs are on {inputs.device} but the network is on {parameter.device}")
         inputs = inputs.to(parameter.dtype)
@@ -52,7 +57,7 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
     lengths = torch.as_tensor(lengths, device=inputs.device)
     if lengths.shape != (rows,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
-    lengths = lengths.long()  # before they are compared: a byte cannot hold every T
+    lengths = lengths.long()  # before the comparison: uint8 cannot hold every number of steps
     if not values:
         return inputs, lengths
     for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
@@ -61,7 +66,7 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
 
 
 def check_rows_apart(network: Network) -> None:
-    """Raise where a row's answer would depend on which others are read with it: rows leave as they answer."""
+    """Raise if a row's answer would depend on the other rows of its batch: rows leave the batch as they answer."""
     for part in network.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
             name = type(part).__name__
@@ -69,20 +74,17 @@ def check_rows_apart(network: Network) -> None:
 
 
 def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
-    """Raise where the cell, the lowest of a stack, cannot read steps of this shape. A cell of the user's own may
-    say its `input_shape`, or its number of features as `input_size`."""
-    while isinstance(cell, Stack):
-        cell = cell.cells[0]
-    if isinstance(cell, LIF):
-        given = (math.prod(given),)
-    size = getattr(cell, "input_size", None)
-    reads = getattr(cell, "input_shape", (size,) if isinstance(size, int) and len(given) == 1 else None)
-    if reads is not None and given != tuple(reads):  # type: ignore[arg-type]
-        raise ValueError(f"inputs have features {list(given)} a step, the network reads {list(reads)}")  # type: ignore[arg-type]
+    """Raise if the cell cannot read steps of this shape. A cell that says neither its `input_shape` nor its
+    `input_size` reads any; one that says only `input_size` reads vectors of that size, and arrays of any shape."""
+    size: Any = getattr(cell, "input_size", None)
+    shape: Any = getattr(cell, "input_shape", (size,) if isinstance(size, int) and len(given) == 1 else given)
+    flattens = getattr(cell, "flattens_inputs", False)
+    if math.prod(given) != math.prod(shape) if flattens else given != tuple(shape):
+        raise ValueError(f"a step of the inputs has shape {list(given)}, the network reads {list(shape)}")
 
 
 def checked_labels(network: Network, labels, rows: int, device: torch.device, values: bool = True) -> Tensor:
-    """Labels [rows], each a class of the network; `values`: looked at, too."""
+    """Labels [rows], each a class of the network. `values=False` checks shape and type only."""
     labels = torch.as_tensor(labels, device=device)
     if labels.shape != (rows,) or labels.is_floating_point() or labels.is_complex():
         raise ValueError(
@@ -97,9 +99,9 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device, va
 
 
 def check_read(inputs: Tensor, steps: Tensor) -> None:
-    """Raise where a step that was read holds NaN or infinity. What was never read may hold anything."""
+    """Raise if a step that was read holds NaN or infinity. Steps that were not read may hold anything."""
     inputs = inputs.detach()[:, : int(steps.max())]
-    if inputs.sum().isfinite():  # then all of them are; a sum is much cheaper than a look at each
+    if inputs.sum().isfinite():  # then every value is; a sum is much cheaper than checking each
         return
     bad = ~inputs.isfinite().flatten(2).all(2)  # [rows, steps]
     bad &= torch.arange(inputs.shape[1], device=inputs.device) < steps[:, None]

@@ -4,12 +4,13 @@ An objective is data: a rule, what to keep of a run, and a pure loss on it. The 
 
     L_RC(ŷ, y) = L(ŷ, y) − β · H(ŷ),    ŷ the output at the first spike, H its entropy.
 
-A row's loss depends on nothing but its own steps read; the batch's loss is the mean over rows.
+A row's loss depends only on its own steps read; the loss of a batch is the mean over rows.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ from rankcode.rules import Never, Rule, Threshold, check_rule
 
 @dataclass(frozen=True)
 class Switch:
-    """A value that changes as training goes on: `Switch((0, 0.4), (0.5, 0.165))` is 0.4 in the first half
-    and 0.165 in the second. Each pair is the share of training done and the value from there on."""
+    """A value that changes during training: `Switch((0, 0.4), (0.5, 0.165))` is 0.4 in the first half and 0.165 in the
+    second. Each pair is a share of training done, and the value from there on."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -46,14 +47,22 @@ class Switch:
         return [value for share, value in self.points if share <= progress][-1]
 
 
-Beta = float | Callable[[float], float]  # a number, or a schedule over the share of training done
+Beta = float | Callable[[float], float]  # a number, or a schedule: a function of the share of training done
 
 
 class Objective(ABC):
-    """Calling an objective runs the network and gives (loss, decision)."""
+    """Calling an objective runs the network and returns (loss, decision).
+
+    `capturable` says whether its loss consists of tensor operations only, so that a training step can be captured in a
+    CUDA graph. It is not inherited: a subclass has to set it itself.
+    """
 
     rule: Rule
     keep: ClassVar[Keep]
+    capturable: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.capturable = vars(cls).get("capturable", False)
 
     def __call__(
         self,
@@ -66,9 +75,9 @@ class Objective(ABC):
         expected_steps: Tensor | None = None,
         check: bool = True,
     ) -> tuple[Tensor, Decision]:
-        """`progress` is the share of training done, 0…1, for a β that is a schedule. `expected_steps` [rows], where
-        rows will probably answer, makes some engines faster. `check=False` takes the values of inputs, labels and
-        lengths as they are: checks wait for the GPU."""
+        """`progress` is the share of training done, 0…1, for a β that is a schedule. `expected_steps` [rows], the steps
+        at which rows will probably answer, makes some engines faster. `check=False` does not check the values of
+        inputs, labels and lengths: for that the host has to wait for a GPU."""
         self.check()
         check_rule(self.rule, network.activation, network.num_classes)
         check_rows_apart(network)
@@ -82,18 +91,18 @@ class Objective(ABC):
         return self.loss(result, labels, progress), result.decision
 
     def check(self) -> None:
-        """Whether an objective of the user's own has what it must have."""
+        """Raise a ValueError if a part is missing, as a user's own objective may have it."""
         if not hasattr(self, "rule") or getattr(self, "keep", None) not in get_args(Keep):
             raise ValueError(f"an objective has a rule, and keep = {' or '.join(map(repr, get_args(Keep)))}")
 
     def loss(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         losses = self.row_losses(result, labels, progress)
         if losses.shape != labels.shape:
-            raise ValueError(f"row_losses gives a loss for each row, [{len(labels)}], not {list(losses.shape)}")
+            raise ValueError(f"row_losses returns a loss for each row, [{len(labels)}], not {list(losses.shape)}")
         return losses.mean()
 
     def beta_at(self, progress: float) -> float:
-        """β when this share of training is done: all that changes in an objective."""
+        """β when this share of training is done; nothing else in an objective changes."""
         return _value(getattr(self, "beta", 0.0), progress)
 
     @abstractmethod
@@ -106,12 +115,13 @@ class AtSpike(Objective):
     """Rank coding: the loss at the first spike, and at the last step of a row that never fires."""
 
     keep = "answer"
+    capturable = True
     rule: Rule
     beta: Beta
 
     def __init__(self, threshold: float | None = None, beta: Beta = 0.0, rule: Rule | None = None):
         object.__setattr__(self, "rule", _rule(threshold, rule))
-        object.__setattr__(self, "beta", beta)
+        object.__setattr__(self, "beta", _checked_beta(beta))
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         return _penalised(result.at_answer(), labels, self.beta_at(progress))
@@ -122,8 +132,12 @@ class AtEnd(Objective):
     """Conventional training: the loss at the last step of every row."""
 
     keep = "answer"
+    capturable = True
     beta: Beta = 0.0
     rule = Never()
+
+    def __post_init__(self):
+        _checked_beta(self.beta)
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         return _penalised(result.at_answer(), labels, self.beta_at(progress))
@@ -134,6 +148,7 @@ class EveryStep(Objective):
     """Cross-entropy averaged over every step of the row."""
 
     keep = "read"
+    capturable = True
     rule = Never()
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
@@ -143,19 +158,23 @@ class EveryStep(Objective):
 @dataclass(frozen=True, init=False)
 class UntilSpike(Objective):
     """Cross-entropy summed over the steps up to and including the first spike, divided by the row's
-    length, and β times the entropy at the last step read."""
+    length, minus β times the entropy at the last step read."""
 
     keep = "read"
+    capturable = True
     rule: Rule
     beta: Beta
 
     def __init__(self, threshold: float | None = None, beta: Beta = 0.0, rule: Rule | None = None):
         object.__setattr__(self, "rule", _rule(threshold, rule))
-        object.__setattr__(self, "beta", beta)
+        object.__setattr__(self, "beta", _checked_beta(beta))
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
         losses, beta = _mean_over_length(result, labels), self.beta_at(progress)
         return losses - beta * entropy(result.at_answer()) if beta else losses
+
+
+OBJECTIVES = (AtSpike, AtEnd, EveryStep, UntilSpike)
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -170,10 +189,17 @@ def _rule(threshold: float | None, rule: Rule | None) -> Rule:
     return rule if rule is not None else Threshold(0.95 if threshold is None else threshold)
 
 
+def _checked_beta(beta: Beta) -> Beta:
+    known = [value for _, value in beta.points] if isinstance(beta, Switch) else [] if callable(beta) else [beta]
+    if any(_value(value, 0.0) < 0 for value in known):
+        warnings.warn("beta is negative: certain answers are rewarded, where the paper rewards entropy", stacklevel=3)
+    return beta
+
+
 def _value(beta: Beta, progress: float) -> float:
     value = beta(progress) if callable(beta) else beta
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"beta must be a number, or a function that gives one, not {value!r}")
+        raise ValueError(f"beta must be a finite number, or a function that returns one, not {value!r}")
     return float(value)
 
 

@@ -1,21 +1,30 @@
 """When a row fires.
 
-A rule is any object with `initial_state(batch_size)` and `(activations, probabilities, step, state) ->
-(fired, state)`. Like a cell it is handed its state and gives it back, so it can remember and stream.
+A rule is any object with `initial_state(batch_size)` and `(activations, probabilities, step, state) -> (fired, state)`.
+Like a cell, it takes its state as an argument and returns the new one, so a rule can remember and can be streamed.
 
 - activations [rows, classes]: what is compared with θ. Class probabilities; for a spiking output layer,
   the membranes before reset. One sigmoid output p counts as the two classes (1 − p, p).
-- probabilities [rows, classes]: the softmax of the outputs, whatever the output layer.
-- step: 1…T, a number, or an int64 tensor [rows] where rows are at different steps.
-- fired: bool [rows]. A row is asked until it fires.
+- probabilities [rows, classes]: the softmax of the logits, whatever the output layer.
+- step: 1…T, an int, or an int64 tensor [rows] where rows are at different steps.
+- fired: bool [rows]. A row is passed to the rule until it fires.
 
-`classes` on a rule says which classes may fire; the label of a row that fired is the largest activation
-among them. A rule that is only a table of thresholds has `table(steps, classes)`.
+A rule may also have:
+
+- `check(activation, num_classes)`: raises a ValueError if the rule does not fit the network's output layer.
+- `classes`: the classes that may fire; None for all. A row that fired is labelled with the largest activation among
+  them.
+- `table(steps, num_classes)`: thresholds [len(steps), num_classes] for a range of steps, if the rule fires exactly
+  where an activation reaches its threshold. Fused engines compare with the table instead of calling the rule.
+- `planted_steps(lengths)`: the step at which each row fires, int64 [rows] on the device of `lengths`, if the rule does
+  not depend on the network's output. A step past a row's length means that the row does not fire.
+- `capturable`: True if the rule never changes, so that a CUDA graph can be captured with it.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -24,12 +33,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from rankcode.device_constants import constant
 from rankcode.state import State
 
 
 @runtime_checkable
 class Rule(Protocol):
-    """Decides when a row fires: fired is bool [rows], and the state is handed back at the next step."""
+    """Decides when a row fires: `fired` is bool [rows], and the state is passed back in at the next step."""
 
     def initial_state(self, batch_size: int) -> State: ...
 
@@ -43,15 +53,19 @@ class Threshold:
     """Fires when the activation of a class is at least `threshold` (θ).
 
     Softmax outputs: 0 < θ ≤ 1. One sigmoid output: 0.5 ≤ θ ≤ 1; p ≥ θ fires class 1, p ≤ 1 − θ class 0.
-    Membranes of a spiking output layer: any θ > 0. `classes`: those that may fire; default all.
+    Membranes of a spiking output layer: any θ > 0. `classes`: the classes that may fire; default all.
     """
 
     threshold: float = 0.95
     classes: tuple[int, ...] | None = None
+    capturable = True
 
     def __post_init__(self):
         object.__setattr__(self, "threshold", _checked(self.threshold))
         object.__setattr__(self, "classes", _checked_classes(self.classes))
+
+    def check(self, activation: str, num_classes: int) -> None:
+        _check_thresholds((self.threshold,), self.classes, activation, num_classes)
 
     def initial_state(self, batch_size: int) -> State:
         return None
@@ -59,8 +73,8 @@ class Threshold:
     def __call__(self, activations, probabilities, step, state):
         return allowed(activations, self.classes).amax(1) >= self.threshold, state
 
-    def table(self, steps: int, classes: int) -> Tensor:
-        return _table(torch.full((steps,), self.threshold, dtype=torch.float64), self.classes, classes)
+    def table(self, steps: range, num_classes: int) -> Tensor:
+        return _table([self.threshold] * len(steps), self.classes, num_classes)
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,7 @@ class StepThresholds:
 
     thresholds: tuple[float, ...]
     classes: tuple[int, ...] | None = None
+    capturable = True
 
     def __post_init__(self):
         if not isinstance(self.thresholds, Iterable):
@@ -77,6 +92,9 @@ class StepThresholds:
         object.__setattr__(self, "classes", _checked_classes(self.classes))
         if not self.thresholds:
             raise ValueError("StepThresholds needs at least one threshold")
+
+    def check(self, activation: str, num_classes: int) -> None:
+        _check_thresholds(self.thresholds, self.classes, activation, num_classes)
 
     def initial_state(self, batch_size: int) -> State:
         return None
@@ -88,11 +106,9 @@ class StepThresholds:
             return largest >= column[step.clamp(max=len(column)) - 1], state
         return largest >= self.thresholds[min(step, len(self.thresholds)) - 1], state
 
-    def table(self, steps: int, classes: int) -> Tensor:
-        column = torch.tensor(self.thresholds, dtype=torch.float64)[
-            torch.arange(steps).clamp(max=len(self.thresholds) - 1)
-        ]
-        return _table(column, self.classes, classes)
+    def table(self, steps: range, num_classes: int) -> Tensor:
+        last = len(self.thresholds)
+        return _table([self.thresholds[min(step, last) - 1] for step in steps], self.classes, num_classes)
 
 
 def written_thresholds(written: dict[str, Any]) -> Threshold | StepThresholds | None:
@@ -102,7 +118,7 @@ def written_thresholds(written: dict[str, Any]) -> Threshold | StepThresholds | 
 
 
 class FireAt:
-    """Fires at planted steps, whatever the network says: a step for each row, or one for all."""
+    """Fires at planted steps, whatever the network's output: one step for each row, or the same step for all."""
 
     classes = None
 
@@ -115,13 +131,19 @@ class FireAt:
     def __repr__(self) -> str:
         return f"FireAt({self.steps.tolist()})"
 
+    def check(self, activation: str, num_classes: int) -> None:
+        """It fits every output layer."""
+
     def initial_state(self, batch_size: int) -> State:
         if self.steps.dim() and len(self.steps) != batch_size:
-            raise ValueError(f"FireAt was planted for {len(self.steps)} rows, the batch has {batch_size}")
+            raise ValueError(f"FireAt has steps for {len(self.steps)} rows, but the batch has {batch_size}")
         return self.steps.expand(batch_size)
 
     def __call__(self, activations, probabilities, step, state):
         return state <= step, state
+
+    def planted_steps(self, lengths: Tensor) -> Tensor:
+        return self.initial_state(len(lengths)).to(lengths.device)
 
 
 @dataclass(frozen=True)
@@ -129,6 +151,10 @@ class Never:
     """Never fires: every row is read to its end."""
 
     classes = None
+    capturable = True
+
+    def check(self, activation: str, num_classes: int) -> None:
+        """It fits every output layer."""
 
     def initial_state(self, batch_size: int) -> State:
         return None
@@ -136,8 +162,8 @@ class Never:
     def __call__(self, activations, probabilities, step, state):
         return torch.zeros(len(activations), dtype=torch.bool, device=activations.device), state
 
-    def table(self, steps: int, classes: int) -> Tensor:
-        return torch.full((steps, classes), math.inf, dtype=torch.float64)
+    def planted_steps(self, lengths: Tensor) -> Tensor:
+        return lengths + 1
 
 
 @dataclass(frozen=True)
@@ -150,6 +176,9 @@ class Patience:
     def __post_init__(self):
         if not (isinstance(self.count, Integral) and self.count >= 1):
             raise ValueError(f"Patience needs a count of at least 1, not {self.count!r}")
+
+    def check(self, activation: str, num_classes: int) -> None:
+        check_rule(self.rule, activation, num_classes)
 
     @property
     def classes(self) -> tuple[int, ...] | None:
@@ -168,16 +197,17 @@ class Patience:
 
 
 def allowed(activations: Tensor, classes: tuple[int, ...] | None) -> Tensor:
-    """The activations with every class that may not fire at −∞."""
+    """The activations, with −∞ for every class that may not fire."""
     if classes is None:
         return activations
-    masked = torch.full_like(activations, -math.inf)
-    masked[:, classes] = activations[:, classes]
-    return masked
+    may_fire = constant(
+        tuple(label in classes for label in range(activations.shape[1])), torch.bool, activations.device
+    )
+    return activations.where(may_fire, -math.inf)
 
 
-def check_rule(rule: Any, activation: str, classes: int) -> None:
-    """Raise a ValueError where a rule cannot be used with a network's output layer."""
+def check_rule(rule: Any, activation: str, num_classes: int) -> None:
+    """Raise a ValueError if `rule` is not a rule, or cannot be used with a network's output layer."""
     if isinstance(rule, Real):
         raise ValueError(f"a rule is needed, not {rule!r}: Threshold({rule!r}) is one")
     if not isinstance(rule, Rule) or isinstance(rule, type):
@@ -185,18 +215,28 @@ def check_rule(rule: Any, activation: str, classes: int) -> None:
             f"a rule has initial_state(batch_size) and (activations, probabilities, step, state) -> (fired, state); "
             f"{rule!r} does not"
         )
-    if isinstance(rule, Patience):
-        return check_rule(rule.rule, activation, classes)
-    if isinstance(rule, Threshold | StepThresholds) and activation != "membrane":
-        lowest = 0.5 if activation == "sigmoid" else 0.0
-        for value in (rule.threshold,) if isinstance(rule, Threshold) else rule.thresholds:
-            if not lowest <= value <= 1:
-                interval = "[0.5, 1]" if activation == "sigmoid" else "(0, 1]"
-                raise ValueError(f"threshold {value:g} is outside {interval}, the range for a {activation} output")
+    if (own_check := getattr(rule, "check", None)) is not None:
+        own_check(activation, num_classes)
     for label in getattr(rule, "classes", None) or ():
-        if not 0 <= label < classes:
-            raise ValueError(f"class {label} in {rule!r} is outside 0…{classes - 1}, the network's classes")
-    return None
+        if not 0 <= label < num_classes:
+            raise ValueError(f"class {label} in {rule!r} is outside 0…{num_classes - 1}, the network's classes")
+
+
+def _check_thresholds(
+    thresholds: tuple[float, ...], classes: tuple[int, ...] | None, activation: str, num_classes: int
+) -> None:
+    if activation == "membrane":
+        return
+    lowest, interval = (0.5, "[0.5, 1]") if activation == "sigmoid" else (0.0, "(0, 1]")
+    for value in thresholds:
+        if not lowest <= value <= 1:
+            raise ValueError(f"threshold {value:g} is outside {interval}, the range for a {activation} output")
+    if classes is None and thresholds[0] < 1 / num_classes:
+        warnings.warn(
+            f"threshold {thresholds[0]:g} is below 1/{num_classes}, which the largest of {num_classes} probabilities "
+            f"always reaches: every row fires at its first step",
+            stacklevel=5,
+        )
 
 
 def _checked(threshold: float) -> float:
@@ -215,9 +255,7 @@ def _checked_classes(classes: Sequence[int] | None) -> tuple[int, ...] | None:
     return tuple(int(label) for label in classes)
 
 
-def _table(thresholds: Tensor, classes: tuple[int, ...] | None, count: int) -> Tensor:
-    """[steps, classes]: θ by step where a class may fire, ∞ where it may not."""
-    table = torch.full((len(thresholds), count), math.inf, dtype=torch.float64)
-    columns = slice(None) if classes is None else list(classes)
-    table[:, columns] = thresholds[:, None]
-    return table
+def _table(thresholds: list[float], classes: tuple[int, ...] | None, num_classes: int) -> Tensor:
+    """[steps, classes]: θ of the step for a class that may fire, ∞ for any other."""
+    column = torch.tensor(thresholds, dtype=torch.float64)[:, None].expand(-1, num_classes)
+    return column if classes is None else allowed(column.neg(), classes).neg()

@@ -246,6 +246,7 @@ def test_random_networks_and_mixed_lengths(kind, outputs, dtype):
             assert not fired.any()
 
 
+@pytest.mark.filterwarnings("ignore:beta is negative")
 @pytest.mark.parametrize("objective", ["AtSpike", "UntilSpike"])
 @pytest.mark.parametrize("theta", [0.5, 0.8, 0.9999])
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.4])

@@ -1,5 +1,7 @@
 """The check of engines against the reference passes where they agree, and sees where they do not."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -33,16 +35,36 @@ def altered(result, **parts):
     [
         (lambda result: result._replace(logits=result.logits * 1.001), "differs by more than"),
         (lambda result: altered(result, steps=torch.ones_like(result.decision.steps)), "steps"),
+        (lambda result: result._replace(logits=result.logits * torch.nan), "differs by more than"),
         (lambda result: altered(result, label=torch.zeros_like(result.decision.label)), "labels"),
     ],
-    ids=["logits", "steps", "labels"],
+    ids=["logits", "steps", "NaN", "labels"],
 )
 def test_an_engine_that_is_wrong_is_seen(damage, said, few_cases, monkeypatch):
-    monkeypatch.setitem(ENGINES, "cpu", lambda *given: damage(cpu.run(*given)))
+    damaged = SimpleNamespace(can_run=cpu.can_run, run=lambda *given: damage(cpu.run(*given)))
+    monkeypatch.setitem(ENGINES, "cpu", damaged)
     wrong = [each for each in check_engines("cpu") if each.wrong]
     assert wrong and all(each.engine == "cpu" and said in each.wrong for each in wrong)
     with pytest.raises(SystemExit, match="differ from the reference"):
         main(["bench", "--check", "--device", "cpu"])
+
+
+def broken(*given):
+    raise ValueError("out of order")
+
+
+def test_an_engine_that_raises_an_error_is_wrong(few_cases, monkeypatch, capsys):
+    monkeypatch.setitem(ENGINES, "cpu", SimpleNamespace(can_run=cpu.can_run, run=broken))
+    found = [each for each in check_engines("cpu") if each.engine == "cpu"]
+    assert len(found) == len(few_cases) and all(each.wrong == "raised ValueError: out of order" for each in found)
+    with pytest.raises(SystemExit, match="differ from the reference"):
+        main(["bench", "--check", "--device", "cpu"])
+    assert "out of order" in capsys.readouterr().out
+
+
+def test_an_engine_that_cannot_run_a_case_is_not_checked_on_it(few_cases, monkeypatch):
+    monkeypatch.setitem(ENGINES, "cpu", SimpleNamespace(can_run=lambda *given: "too small", run=broken))
+    assert {each.engine for each in check_engines("cpu") if not each.wrong} == {"stepwise", "whole"}
 
 
 def test_products_run_in_the_precision_asked_for():

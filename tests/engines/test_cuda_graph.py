@@ -1,11 +1,11 @@
-"""Training that is launched as a whole ends with the weights of training that is launched kernel by kernel."""
+"""Training with captured CUDA graphs ends with the weights of training that is launched kernel by kernel."""
 
 import pytest
 import torch
 from torch import nn
 
 import rankcode as rc
-from rankcode.engines import cuda_graph as recorded
+from rankcode.engines import cuda_graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -28,12 +28,12 @@ class Task:
     [rc.AtSpike(0.7, rc.Switch((0, 0.1), (0.5, 0.0))), rc.AtEnd(), rc.EveryStep(), rc.UntilSpike(0.7)],
     ids=["spike", "end", "every step", "until spike"],
 )
-def test_recorded_training_is_the_same(objective, ragged, precision, monkeypatch):
+def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch):
     results, replays = [], []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
-    for warm in (recorded.WARM, 10**9):
-        monkeypatch.setattr(recorded, "WARM", warm)
+    for warm in (cuda_graph.WARMUP_RUNS, 10**9):
+        monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", warm)
         torch.manual_seed(0)
         network = rc.Network(rc.cells.LSTM(8, 32), 3)
         config = rc.Training(
@@ -44,7 +44,7 @@ def test_recorded_training_is_the_same(objective, ragged, precision, monkeypatch
         results.append((history.records, network.state_dict()))
     (records, weights), (expected_records, expected) = results
     # 12 epochs of 4 whole batches and a small one; the first epoch is looked at, and β changes once.
-    runs = 11 * 4 - recorded.WARM * (2 if isinstance(objective, rc.AtSpike) else 1)
+    runs = 11 * 4 - cuda_graph.WARMUP_RUNS * (2 if isinstance(objective, rc.AtSpike) else 1)
     assert len(replays) >= runs
     for record, other in zip(records, expected_records, strict=True):
         assert record["training"] == pytest.approx(other["training"], rel=1e-4)

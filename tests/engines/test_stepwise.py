@@ -8,7 +8,7 @@ from torch import nn
 
 import rankcode as rc
 from rankcode import cells
-from rankcode.engines import ENGINES, choose, run, stepwise
+from rankcode.engines import Choice, choose, run, stepwise
 
 both_engines = pytest.mark.parametrize("engine", ["reference", "stepwise"])
 LENGTHS = torch.tensor([7, 7, 4, 1, 6, 7, 3, 5, 7, 2])
@@ -298,24 +298,36 @@ def test_the_answer_where_every_row_reads_one_step(engine):
 
 def test_engines_are_chosen_by_name():
     network, inputs = firing_network()
-    assert choose(network, inputs, rc.Never()).name in ENGINES
-    assert choose(network, inputs, rc.Never(), "reference").name == "reference"
+    for name in ("reference", "stepwise", "whole", "cpu"):
+        assert choose(network, inputs, rc.Never(), name) == Choice(name, "asked for by name", capturable=False)
+    assert choose(network, inputs, rc.Never()) == Choice("cpu", "fused steps, and rows that have answered cost nothing")
+    own, _ = firing_network(CountingCell())
+    assert choose(own, inputs, rc.Never()) == Choice("stepwise", "runs any cell on any device")
     with pytest.raises(ValueError, match=r"no engine 'fast'.*reference, stepwise"):
         rc.decide(network, inputs, engine="fast")
 
 
-@pytest.mark.parametrize("engine", ["reference", "stepwise"])
-@pytest.mark.parametrize("fired", [torch.zeros(3, 2, dtype=torch.bool), torch.zeros(3)])
-def test_a_rule_that_gives_something_else_is_named(engine, fired):
+WRONG = {
+    "two columns": lambda rows: (torch.zeros(rows, 2, dtype=torch.bool), None),
+    "numbers": lambda rows: (torch.zeros(rows), None),
+    "a Python bool": lambda rows: (True, None),
+    "no state": lambda rows: torch.zeros(rows, dtype=torch.bool),
+    "nothing": lambda rows: None,
+}
+
+
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole", "cpu"])
+@pytest.mark.parametrize("returned", WRONG)
+def test_a_rule_that_returns_something_else_is_refused(engine, returned):
     class Wrong:
         def initial_state(self, rows):
             return None
 
         def __call__(self, activations, probabilities, step, state):
-            return fired[: len(activations)], state
+            return WRONG[returned](len(activations))
 
     network = rc.Network(rc.cells.LSTM(2, 4), outputs=2)
-    with pytest.raises(ValueError, match=r"a rule gives fired as bool \[rows\]"):
+    with pytest.raises(ValueError, match=r"a rule returns \(fired, state\), fired a bool tensor"):
         rc.decide(network, torch.randn(3, 5, 2), rule=Wrong(), engine=engine)
 
 
@@ -332,7 +344,7 @@ def test_looking_less_often_changes_nothing(every, keep, rule, monkeypatch):
     inputs[torch.arange(11) >= lengths[:, None]] = torch.nan
     found = []
     for looks in (1, every):
-        monkeypatch.setattr(stepwise, "steps_until_look", lambda begin, inputs, looks=looks: looks or begin)
+        monkeypatch.setattr(stepwise, "steps_until_rows_leave", lambda begin, inputs, looks=looks: looks or begin)
         x = inputs.clone().requires_grad_()
         result = stepwise.run(network, x, lengths, rule, keep)
         order = (result.row * 100 + result.step).argsort()

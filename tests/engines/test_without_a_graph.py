@@ -185,13 +185,13 @@ def test_what_it_cannot_run_it_says():
     with pytest.raises(ValueError, match="the engine cpu cannot run this network: LIF"):
         run(network, inputs, torch.tensor(lengths), rc.Never(), "answer", "cpu")
     lstm = rc.Network(rc.cells.LSTM(4, 5), 3)
-    assert whole.can_run(lstm) is None
+    assert whole.can_run(lstm, inputs, rc.Never()) is None
     with torch.autocast("cpu", torch.bfloat16):
-        assert "float32" in (whole.can_run(lstm) or "")
+        assert "float32" in (whole.can_run(lstm, inputs, rc.Never()) or "")
     for part, reason in ((nn.Dropout(0.1), "dropout"), (nn.Identity(), None)):
         network = rc.Network(rc.cells.LSTM(4, 5), 3, nn.Sequential(nn.Linear(5, 3), part))
-        assert reason is None or reason in (cpu.can_run(network, inputs) or "")
-        assert cpu.can_run(network.eval(), inputs) is None
+        assert reason is None or reason in (cpu.can_run(network, inputs, rc.Never()) or "")
+        assert cpu.can_run(network.eval(), inputs, rc.Never()) is None
     assert choose(lstm, inputs, rc.Never()).name == "cpu"
     assert choose(network, inputs, rc.Never()).name == "cpu"
 

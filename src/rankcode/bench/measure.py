@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from rankcode import cells
 from rankcode.engines import ENGINES, run
 from rankcode.engines.check import products_in
-from rankcode.engines.cuda_graph import WARM, Recorded
+from rankcode.engines.cuda_graph import WARMUP_RUNS, CudaGraphs
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.objectives import AtSpike
@@ -167,11 +167,8 @@ def runnable(shape: Shape, device: str) -> Iterator[str]:
     for engine in ENGINES:
         if engine == "reference" or (engine == "triton" and device == "cpu"):  # slow on purpose; interpreted
             continue
-        try:
-            run(network, inputs, torch.ones(1, dtype=torch.long, device=device), Never(), "answer", engine)
-        except ValueError:
-            continue
-        yield engine
+        if ENGINES[engine].can_run(network, inputs, Never()) is None:
+            yield engine
 
 
 def bench_table(found: list[Measured]) -> str:
@@ -255,10 +252,10 @@ def _recorded(cases: dict[Key, Callable]) -> dict[Key, Callable]:
     pool = torch.cuda.graph_pool_handle()
     for key, call in cases.items():
         if key[0] == "training" and key[2] in (CONVENTIONAL, "triton"):
-            recorded = Recorded(call, pool=pool)
-            for _ in range(WARM + 1):
+            recorded = CudaGraphs(call, pool=pool)
+            for _ in range(WARMUP_RUNS + 1):
                 recorded(None)
-            if not recorded.refused:
+            if not recorded.failed:
                 found[(*key[:4], True)] = partial(recorded, None)
     return found
 

@@ -2,7 +2,11 @@
 
 A cell is any `nn.Module` with `initial_state(batch_size) -> State` and `forward(x_t, state) -> (features,
 State)`. State is a (nested, named) tuple of tensors with the row first, passed in and out, never kept on
-the module. `input_shape` and `output_shape`, where a cell has them, are the shapes of one step of one row.
+the module. A cell may also have:
+
+- `input_shape` and `output_shape`: the shapes of one step of one row; `input_size` if its inputs are vectors.
+- `flattens_inputs = True`: inputs of any shape with as many values as `input_shape` are accepted.
+- `emits = "membranes"`: the features are the membranes of a spiking output layer.
 """
 
 from rankcode.cells.conv_lstm import ConvLSTM, ConvLSTMState

@@ -39,9 +39,10 @@ class GatedLayers(nn.Module):
         return next(self.parameters()).new_zeros(batch_size, self.num_layers, self.hidden_size)
 
     def weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of the input, of the hidden state, and the biases of both."""
+        """Weights of the input and of the hidden state, and the biases of both. Parametrizations (weight_norm, …)
+        apply: each call computes them anew."""
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        return tuple(self._parameters[f"{kind}_l{layer}"] for kind in kinds)  # type: ignore[return-value]
+        return tuple(getattr(self, f"{kind}_l{layer}") for kind in kinds)  # type: ignore[return-value]
 
     def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What the input and what the hidden state give to the gates, each [rows, gates · hidden_size]."""

@@ -64,6 +64,8 @@ class _LIF(nn.Module):
 class LIF(_LIF):
     """Fully connected neurons. As the output layer: `emits="membranes"`, and `readout=nn.Identity()`."""
 
+    flattens_inputs = True
+
     def __init__(
         self,
         input_size: int,

@@ -15,9 +15,13 @@ class Stack(nn.Module):
         if not cells:
             raise ValueError("a stack needs at least one cell")
         self.cells = nn.ModuleList(cells)
-        for name in ("output_shape", "emits"):  # of the topmost cell, where it has them
-            if hasattr(cells[-1], name):
-                setattr(self, name, getattr(cells[-1], name))
+        for cell, names in (
+            (cells[0], ("input_shape", "input_size", "flattens_inputs")),
+            (cells[-1], ("output_shape", "emits")),
+        ):
+            for name in names:
+                if hasattr(cell, name):
+                    setattr(self, name, getattr(cell, name))
 
     def initial_state(self, batch_size: int) -> State:
         return tuple(cell.initial_state(batch_size) for cell in self.cells)  # type: ignore[operator]

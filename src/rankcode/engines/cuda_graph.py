@@ -1,7 +1,7 @@
-"""Work on a GPU that is launched as a whole, as a CUDA graph, rather than kernel by kernel.
+"""Work on a GPU that is captured as a CUDA graph and replayed, rather than launched kernel by kernel.
 
-A training step of a small network is about a hundred kernels, most of them of a few microseconds: a host takes longer
-to launch them than the GPU to run them.
+A training step of a small network is about a hundred kernels, most of which take a few microseconds: the host needs
+longer to launch them than the GPU to run them.
 """
 
 from __future__ import annotations
@@ -10,66 +10,78 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-WARM = 3  # runs before one is recorded: kernels are compiled and libraries get their memory in the first ones
-MOST = 8  # recordings, each of which keeps memory for its tensors; what comes in more shapes than that runs as it is
+from rankcode.device_constants import used_constants
 
-Recording = tuple[torch.cuda.CUDAGraph, list[Tensor | None]]  # and where it expects its tensors
+WARMUP_RUNS = 3  # before a capture: in the first runs kernels are compiled and libraries allocate their memory
+MAX_GRAPHS = 8  # each keeps memory for its tensors; work with tensors of more different shapes is run without a graph
 
 
-class Recorded:
-    """`work(*tensors)` gives nothing and keeps what it finds in tensors of its own. It is run as it is until tensors of
-    the same shapes have come a few times, then recorded, and from there on what was recorded runs on their values. It
-    must not wait for the GPU, and all else that it depends on must be in `key`. Where it cannot be recorded it goes on
-    as it is, after `undo` has taken back what a recording that broke off may have left. What is recorded with the same
-    `pool` of memory may only run one after the other."""
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    arguments: list[Tensor | None]  # a replay reads its arguments here
+    constants: list[Tensor]  # that the graph reads
+
+
+class CudaGraphs:
+    """Runs `work(*tensors)`, as CUDA graphs once the same shapes have come a few times: one graph is captured for each
+    key and set of shapes, and replayed from then on.
+
+    `work` returns None and stores its results in its own tensors. It must not wait for the GPU, and everything else
+    that it depends on must be in `key`. If a capture fails, `undo` is called to remove what the incomplete run left
+    behind, and `work` is run without graphs from then on. Graphs that share a memory `pool` must not run at the same
+    time.
+    """
 
     def __init__(self, work: Callable[..., None], undo: Callable[[], None] = lambda: None, pool: Any = None):
         self.work, self.undo, self.pool = work, undo, pool
         self.seen: Counter[Hashable] = Counter()
-        self.graphs: dict[Hashable, Recording] = {}
-        self.refused = False
+        self.graphs: dict[Hashable, _Captured] = {}
+        self.failed = False
 
     def __call__(self, key: Hashable, *tensors: Tensor | None) -> None:
         key = (key, *(None if part is None else (part.shape, part.dtype) for part in tensors))
         if key not in self.graphs:
             self.seen[key] += 1
-            if self.seen[key] <= WARM or self.refused or len(self.graphs) == MOST:
+            if self.seen[key] <= WARMUP_RUNS or self.failed or len(self.graphs) == MAX_GRAPHS:
                 return self.work(*tensors)
             try:
-                self.graphs[key] = self._record(tensors)
+                self.graphs[key] = self._capture(tensors)
             except RuntimeError as error:
-                self.refused = True
+                self.failed = True
                 self.undo()
                 reason = str(error).splitlines()[0]
-                warnings.warn(f"launched kernel by kernel, for it could not be recorded: {reason}", stacklevel=2)
+                warnings.warn(
+                    f"no CUDA graph could be captured, so kernels are launched one by one: {reason}", stacklevel=2
+                )
                 return self.work(*tensors)
-        graph, places = self.graphs[key]
-        for place, part in zip(places, tensors, strict=True):
-            if place is not None and part is not None:
-                place.copy_(part)
+        graph, arguments, _ = self.graphs[key]
+        for argument, part in zip(arguments, tensors, strict=True):
+            if argument is not None and part is not None:
+                argument.copy_(part)
         return graph.replay()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the graphs' memory."""
         self.graphs.clear()
-        self.work = self.undo = lambda *_: None  # which may refer to this
+        self.work = self.undo = lambda *_: None  # they may refer to this object
 
-    def _record(self, tensors: tuple[Tensor | None, ...]) -> Recording:
-        places = [None if part is None else part.clone() for part in tensors]
+    def _capture(self, tensors: tuple[Tensor | None, ...]) -> _Captured:
+        arguments = [None if part is None else part.clone() for part in tensors]
         graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
-        # A recording that fails leaves its own stream in place.
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, self.pool, stream):
-            self.work(*places)
+        # A failed capture leaves its stream as the current one; the outer context restores it.
+        outer = torch.cuda.stream(torch.cuda.current_stream())
+        with used_constants() as constants, outer, torch.cuda.graph(graph, self.pool, stream):
+            self.work(*arguments)
         self.pool = graph.pool()
-        return graph, places
+        return _Captured(graph, arguments, constants)
 
 
 @cache
 def _stream(device: int) -> torch.cuda.Stream:
-    """Where recordings are made: within a pool, memory is used again on the stream that it was first used on."""
+    """The stream for captures: within a pool, memory is reused only on the stream that it was first used on."""
     return torch.cuda.Stream(device)

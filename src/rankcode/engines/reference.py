@@ -1,6 +1,6 @@
-"""Algorithm 1 of the paper, literally: one example at a time, one step at a time, until the first spike.
+"""Algorithm 1 of the paper, literally: one row at a time, one step at a time, until the first spike.
 
-Slow and obviously right; every other engine is tested against it.
+Slow and simple; every other engine is tested against it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from rankcode.rules import Rule
 from rankcode.state import map_state
 
 
-def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
+def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
+    return None
+
+
+def run(
+    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
+) -> Run:
     rule_states = map_state(lambda part: part.to(inputs.device), rule.initial_state(len(inputs)))
     answers, steps, fired = [], [], []  # one for each row
     read, row, step = [], [], []  # one for each step that was read
@@ -26,8 +32,8 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
             t += 1
             logits, state = network(inputs[i : i + 1, t - 1], state)
             with torch.no_grad():
-                fired_now, rule_state = rule(*network.activate(logits), t, rule_state)
-            spike = bool(checked_fired(fired_now, 1))
+                fired_now, rule_state = checked_fired(rule(*network.activate(logits), t, rule_state), 1)
+            spike = bool(fired_now)
             read.append(logits)
             row.append(i)
             step.append(t)
@@ -41,5 +47,5 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     answer = torch.cat(answers)
     decision = decide_rows(network, rule, answer, column(steps), column(fired, torch.bool))
     if keep == "answer":
-        return Run(decision, answer, column(range(len(inputs))), decision.steps, lengths)
-    return Run(decision, torch.cat(read), column(row), column(step), lengths)
+        return Run(decision, answer, column(range(len(inputs))), decision.steps, lengths, keep)
+    return Run(decision, torch.cat(read), column(row), column(step), lengths, keep)

@@ -1,16 +1,18 @@
-"""What every engine gives."""
+"""What every engine takes and returns, and what engines share."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import type_before_parametrizations
 
+from rankcode.cells import GRU, LSTM
 from rankcode.decision import Decision
+from rankcode.device_constants import cached
 from rankcode.network import Network
-from rankcode.rules import Rule, StepThresholds, Threshold, allowed
+from rankcode.rules import Rule, allowed
 
 Keep = Literal["answer", "read"]
 
@@ -19,8 +21,8 @@ class Run(NamedTuple):
     """A network run through time: the decision, and logits with gradients.
 
     keep="answer": one entry for each row, in order: the logits it answered with.
-    keep="read": one entry for each step that was read, in no particular order; or, where nobody may look how many these
-    are, one for every step of every row, in order, and `read` says which of them count.
+    keep="read": one entry for each step that was read, in any order. While a CUDA graph is captured, when their number
+    cannot be read on the host, one entry for every step of every row, in order, and `read` says which were read.
     """
 
     decision: Decision
@@ -28,50 +30,78 @@ class Run(NamedTuple):
     row: Tensor  # [entries] int64
     step: Tensor  # [entries] int64, 1…length
     lengths: Tensor  # [rows] int64
+    keep: Keep
     read: Tensor | None = None  # [entries] bool
 
     def at_answer(self) -> Tensor:
         """The logits each row answered with, [rows, classes]."""
-        if self.step is self.decision.steps:  # keep="answer"
+        if self.keep == "answer":
             return self.logits
         if self.read is not None:
             each = self.logits.view(len(self.lengths), -1, self.logits.shape[1])
             return each[torch.arange(len(each), device=each.device), self.decision.steps - 1]
-        if len(self.logits) == len(self.lengths):  # one entry a row, though every step read was kept
-            order = self.row.argsort()
-        else:
-            (last,) = (self.step == self.decision.steps[self.row]).nonzero(as_tuple=True)
-            order = last[self.row[last].argsort()]
-        return self.logits[order]
+        (last,) = (self.step == self.decision.steps[self.row]).nonzero(as_tuple=True)
+        return self.logits[last[self.row[last].argsort()]]
 
 
 class Engine(Protocol):
-    def __call__(self, network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run: ...
+    """One way to run a network through time."""
+
+    def can_run(self, network: Network, inputs: Tensor, rule: Rule) -> str | None:
+        """None if the engine can run the network, otherwise the reason why not."""
+        ...
+
+    def run(
+        self,
+        network: Network,
+        inputs: Tensor,
+        lengths: Tensor,
+        rule: Rule,
+        keep: Keep,
+        expected_steps: Tensor | None = None,
+    ) -> Run:
+        """Run every row until it fires or ends. `expected_steps` [rows], the steps at which rows will probably answer,
+        makes some engines faster and never changes the result."""
+        ...
 
 
-def table_of(rule: Any, steps: int, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A rule's thresholds by step and class, [steps, classes], on the device."""
-    if type(rule) in (Threshold, StepThresholds):  # which never change: copied once, for a copy makes the host wait
-        return _kept_table(rule, steps, classes, dtype, device)
-    return rule.table(steps, classes).to(device, dtype)
+def has_fused_step(network: Network) -> bool:
+    """Whether the cell is our LSTM or GRU as it is, whose steps some engines compute without calling the cell."""
+    cell = network.cell
+    return type_before_parametrizations(cell) in (LSTM, GRU) and not (cell._forward_hooks or cell._forward_pre_hooks)
 
 
-@cache  # what is recorded goes on reading them
-def _kept_table(rule: Any, steps: int, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return rule.table(steps, classes).to(device, dtype).contiguous()
+def planted_steps(rule: Any, lengths: Tensor) -> Tensor | None:
+    """The step at which each row fires, if the rule does not depend on the network's output: see `rankcode.rules`."""
+    return rule.planted_steps(lengths) if hasattr(rule, "planted_steps") else None
 
 
-def checked_fired(fired: Tensor, rows: int) -> Tensor:
-    """What a rule gave, if it is what a rule must give."""
-    if fired.shape != (rows,) or fired.dtype != torch.bool:
-        raise ValueError(f"a rule gives fired as bool [rows], here [{rows}], not {fired.dtype} {list(fired.shape)}")
-    return fired
+def table_of(rule: Any, steps: int, num_classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A rule's thresholds for all steps, [steps, classes], on the device."""
+
+    def make() -> Tensor:
+        return rule.table(range(1, steps + 1), num_classes).to(device, dtype).contiguous()
+
+    if not getattr(rule, "capturable", False):  # its thresholds may change
+        return make()
+    return cached((rule, steps, num_classes, dtype, device), device, make)
+
+
+def checked_fired(result: Any, rows: int) -> tuple[Tensor, Any]:
+    """The (fired, state) that a rule returned, if `fired` is bool [rows]."""
+    is_pair = isinstance(result, tuple | list) and len(result) == 2
+    fired, state = result if is_pair else (result, None)
+    if not is_pair or not isinstance(fired, Tensor) or fired.shape != (rows,) or fired.dtype != torch.bool:
+        got = f"{fired.dtype} {list(fired.shape)}" if isinstance(fired, Tensor) else repr(fired)
+        raise ValueError(
+            f"a rule returns (fired, state), fired a bool tensor of shape [rows], here [{rows}], not {got}"
+        )
+    return fired, state
 
 
 def decide_rows(network: Network, rule: Rule, logits: Tensor, steps: Tensor, fired: Tensor) -> Decision:
-    """The Decision of rows that answered with these logits: a row that fired names the largest
-    activation among the classes that may fire, any other the largest of all."""
+    """The Decision of rows that answered with these logits: the label of a row that fired is the largest activation
+    among the classes that may fire, that of any other row the largest of all."""
     with torch.no_grad():
         activations, probabilities = network.activate(logits.detach())
         label = activations.argmax(1)

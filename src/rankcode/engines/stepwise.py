@@ -1,8 +1,8 @@
 """Any cell, batched: a row leaves the batch when it fires or ends.
 
-Every step runs the rows still live and no other, so time and memory, forward and backward, follow the sum
-of steps read. Inputs past a row's answer are never looked at. On a GPU, where a look at who has fired makes the host
-wait, rows leave every few steps only; until then those that have answered read zeros, and nothing of it is kept.
+Each step runs only the rows that have not answered, so time and memory, forward and backward, follow the sum of steps
+read. Inputs past a row's answer are never read. On a GPU, where finding out which rows have fired makes the host wait,
+rows leave only every few steps; until then rows that have answered read zeros, and what they compute is dropped.
 """
 
 from __future__ import annotations
@@ -10,35 +10,43 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
+from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, planted_steps
 from rankcode.network import Network
-from rankcode.rules import Never, Rule
+from rankcode.rules import Rule
 from rankcode.state import map_state
 
 
-def steps_until_look(begin: int, inputs: Tensor) -> int:
-    """How many steps, from the step `begin` on, pass until the next look at who has answered: on a GPU more and more,
-    so that networks that answer in their first steps gain too."""
+def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
+    return None
+
+
+def steps_until_rows_leave(begin: int, inputs: Tensor) -> int:
+    """How many steps from step `begin` on run before rows that answered leave. On a GPU the number grows, so that
+    networks that answer in their first steps are fast too."""
     return min(begin, 8) if inputs.is_cuda else 1
 
 
-def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
+def run(
+    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
+) -> Run:
     rows = len(inputs)
-    row_ends = set(lengths.tolist())
-    only_ends = keep == "answer" and isinstance(rule, Never)  # logits are needed where a row ends, else not
+    planted = planted_steps(rule, lengths)
+    row_ends = set((lengths if planted is None else planted.minimum(lengths)).tolist())
+    only_ends = keep == "answer" and planted is not None  # logits are needed only where a row answers
+    columns = inputs.unbind(1)  # its gradient takes linear time, that of indexing at every step quadratic time
     live, live_ends = torch.arange(rows, device=inputs.device), lengths
     state = network.initial_state(rows)
     rule_state = map_state(lambda part: part.to(inputs.device), rule.initial_state(rows))
-    answers = []  # for each look: the rows that answered since the last, their logits, steps and whether they fired
-    read = []  # for each look: the rows that read a step, their logits and steps
+    answers = []  # each time that rows leave: the rows that answered since, their logits, steps and whether they fired
+    read = []  # likewise: the rows that read a step, their logits and steps
     begin, last = 1, max(row_ends)
 
     while begin <= last:
-        end = min(begin + steps_until_look(begin, inputs), last + 1)
+        end = min(begin + steps_until_rows_leave(begin, inputs), last + 1)
         going = torch.ones_like(live, dtype=torch.bool)
-        moments = []  # of each step: logits, whether rows fire, answer, and still read
+        moments = []  # for each step: logits, whether rows fire, answer, and still read
         for step in range(begin, end):
-            x_t = inputs[:, step - 1] if len(live) == rows else inputs[live, step - 1]
+            x_t = columns[step - 1] if len(live) == rows else columns[step - 1][live]
             if step > begin:
                 x_t = x_t.where(going.view(-1, *[1] * (x_t.dim() - 1)), 0.0)
             features, state = network.cell(x_t, state)
@@ -46,8 +54,8 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
                 continue
             logits = network.logits(features)
             with torch.no_grad():
-                spikes, rule_state = rule(*network.activate(logits), step, rule_state)
-            done = (checked_fired(spikes, len(live)) | (live_ends == step)) & going
+                spikes, rule_state = checked_fired(rule(*network.activate(logits), step, rule_state), len(live))
+            done = (spikes | (live_ends == step)) & going
             moments.append((logits, spikes, done, going, torch.full_like(live, step)))
             going = going & ~done
         begin = end
@@ -72,6 +80,6 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
     logits, steps, fired = logits[order], steps[order], fired[order]
     decision = decide_rows(network, rule, logits, steps, fired)
     if keep == "answer":
-        return Run(decision, logits, row[order], steps, lengths)
+        return Run(decision, logits, row[order], steps, lengths, keep)
     read_row, read_logits, read_step = (torch.cat(column) for column in zip(*read, strict=True))
-    return Run(decision, read_logits, read_row, read_step, lengths)
+    return Run(decision, read_logits, read_row, read_step, lengths, keep)

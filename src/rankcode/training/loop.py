@@ -25,7 +25,7 @@ from rankcode.front_ends import front_end_of
 from rankcode.inference import decide
 from rankcode.metrics import evaluate
 from rankcode.network import Network
-from rankcode.objectives import Objective
+from rankcode.objectives import OBJECTIVES, Objective
 from rankcode.progress import Progress
 from rankcode.rules import Never, Rule, StepThresholds, Threshold, check_rule
 from rankcode.saving.model_file import describe
@@ -34,7 +34,7 @@ from rankcode.training.config import Training
 from rankcode.training.distributed import Processes, own_device, processes
 from rankcode.training.plan import make_plan
 from rankcode.training.state import TrainingState
-from rankcode.training.step import OBJECTIVES, Answers, Step, Update
+from rankcode.training.step import Answers, Step, Update
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ from torch import Tensor, nn
 
 from rankcode.data.sources import Batch, Rows, Source, sent
 from rankcode.decision import Decision
-from rankcode.engines import choose, triton
-from rankcode.engines.cuda_graph import Recorded
+from rankcode.engines import choose
+from rankcode.engines.cuda_graph import CudaGraphs
 from rankcode.network import Network
-from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
+from rankcode.objectives import Objective
 from rankcode.training.config import Training
 from rankcode.training.state import TrainingState
-
-OBJECTIVES = (AtSpike, AtEnd, EveryStep, UntilSpike)  # which do nothing but tensor operations
 
 
 class Step(nn.Module):
@@ -40,11 +38,10 @@ class Step(nn.Module):
         """What a batch depends on besides its tensors, which is β, if it goes from its inputs to the new weights
         without the host looking at anything on the way; None if not."""
         objective = self.objective
-        if type(objective) not in OBJECTIVES or self.precision == torch.float16:
+        if not objective.capturable or self.precision == torch.float16:
             return None
         with self.autocast():
-            chosen = choose(self.network, inputs, objective.rule, self.engine).name
-            if chosen != "triton" or not triton.can_be_recorded(self.network, inputs, objective.rule):
+            if not choose(self.network, inputs, objective.rule, self.engine).capturable:
                 return None
         return objective.beta_at(progress)
 
@@ -56,7 +53,7 @@ class Update:
         self.step, self.state, self.answers = step, state, answers
         self.progress = 0.0
         self.alone = step if isinstance(step, Step) and step.device.type == "cuda" else None  # not distributed
-        self.recorded = Recorded(self._without_host, undo=state.optimizer.zero_grad)
+        self.graphs = CudaGraphs(self._without_host, undo=state.optimizer.zero_grad)
 
     def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
         state, self.progress = self.state, progress
@@ -68,11 +65,11 @@ class Update:
         if fixed is None:
             self._run(batch, weight, index, check)
         else:
-            self.recorded(fixed, *batch, index)
+            self.graphs(fixed, *batch, index)
         state.batch += 1
 
     def close(self) -> None:
-        self.recorded.close()
+        self.graphs.close()
 
     def _without_host(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
         self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)

@@ -20,9 +20,9 @@ from torch.autograd.function import once_differentiable
 
 from rankcode.cells import GRU, LSTM
 from rankcode.engines.cpu.gated_steps import GRUSteps, LSTMSteps
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
+from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, has_fused_step, planted_steps
 from rankcode.network import Network
-from rankcode.rules import FireAt, Never, Rule
+from rankcode.rules import Rule
 from rankcode.state import map_state
 
 BLOCK = 10  # steps; a longer block has larger products, and computes more past an answer
@@ -31,9 +31,8 @@ ALONE = 500_000  # products a gate and step; with fewer a second thread gains no
 SHORT, EARLY = 40, (1, 4)  # in sequences of so many steps the first blocks end here, for those who answer at once
 
 
-def can_run(network: Network, inputs: Tensor) -> str | None:
-    """The reason why not, or None."""
-    if type(network.cell) not in (LSTM, GRU):
+def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
+    if not has_fused_step(network):
         return f"{type(network.cell).__name__} has no fused step"
     if inputs.device.type != "cpu":
         return f"the inputs are on {inputs.device}"
@@ -44,9 +43,9 @@ def can_run(network: Network, inputs: Tensor) -> str | None:
     return None
 
 
-def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
-    if reason := can_run(network, inputs):
-        raise ValueError(f"the engine cpu cannot run this network: {reason}")
+def run(
+    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
+) -> Run:
     inputs = inputs.contiguous()
     parameters = list(network.cell.parameters())
     with _threads(network.cell, len(inputs)):
@@ -58,10 +57,10 @@ def run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Kee
         logits = network.logits(found.features)
     if keep == "answer":
         decision = decide_rows(network, rule, logits, found.answered, found.fired)
-        return Run(decision, logits, found.row, found.answered, lengths)
+        return Run(decision, logits, found.row, found.answered, lengths, keep)
     at_answer = (found.step == found.answered[found.row]).nonzero()[:, 0]
     answers = logits.detach()[at_answer[found.row[at_answer].argsort()]]
-    return Run(decide_rows(network, rule, answers, found.answered, found.fired), logits, *found[1:3], lengths)
+    return Run(decide_rows(network, rule, answers, found.answered, found.fired), logits, *found[1:3], lengths, keep)
 
 
 @contextmanager
@@ -154,7 +153,8 @@ def _read(
     rows, steps = len(inputs), int(lengths.max())
     live, ends = torch.arange(rows), lengths
     layers.start(rows)
-    rule_state = rule.initial_state(rows)
+    planted = planted_steps(rule, lengths)
+    rule_state = rule.initial_state(rows) if planted is None else planted
     answered, fired = torch.empty_like(lengths), torch.empty(rows, dtype=torch.bool)
     entries: list[tuple[Tensor, ...]] = []  # features and rows of those kept, and their steps, block by block
     blocks: list[_Block] = []
@@ -268,19 +268,16 @@ def _gathered(inputs: Tensor, live: Tensor, first: int, count: int) -> Tensor:
 def _spikes(network: Network, rule: Rule, features: Tensor, first: int, state: Any) -> tuple[Tensor, Any]:
     """Whether the rule fires, [steps, live], and its state after the block."""
     steps, live = features.shape[:2]
-    if isinstance(rule, Never):
-        return torch.zeros(steps, live, dtype=torch.bool), state
-    if isinstance(rule, FireAt):
+    if hasattr(rule, "planted_steps"):
         return state <= torch.arange(first + 1, first + steps + 1)[:, None], state
     activations, probabilities = network.activate(network.logits(features.flatten(0, 1)))
     activations, probabilities = (part.view(steps, live, -1) for part in (activations, probabilities))
     if hasattr(rule, "table"):
-        table = rule.table(first + steps, network.num_classes)[first:].to(activations)  # type: ignore[attr-defined]
+        table = rule.table(range(first + 1, first + steps + 1), network.num_classes).to(activations)  # type: ignore
         return (activations >= table[:, None]).any(2), state
     spikes = torch.empty(steps, live, dtype=torch.bool)
     for k in range(steps):
-        fired, state = rule(activations[k], probabilities[k], first + k + 1, state)
-        spikes[k] = checked_fired(fired, live)
+        spikes[k], state = checked_fired(rule(activations[k], probabilities[k], first + k + 1, state), live)
     return spikes, state
 
 

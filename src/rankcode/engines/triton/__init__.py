@@ -1,9 +1,9 @@
-"""LSTM and GRU on a GPU, in Triton: answering early costs less time there too.
+"""LSTM and GRU on a GPU, in Triton: answering early takes less time there too.
 
-Rows stand in tiles, sorted by the step they are expected to answer at. A block of steps is two launches for each
-layer: what its inputs give to the gates, one product for the tiles still live, and the steps themselves, in which a
-program stays with a tile until its last row has fired. The backward pass starts for each row at its answer. Nothing
-waits for the GPU inside a sequence.
+Rows are arranged in tiles, sorted by the step at which they are expected to answer. A block of steps takes two kernel
+launches per layer: the input projections, one matrix multiplication over the tiles that are still live, and the
+recurrence, in which one program processes a tile until its last row has fired. The backward pass starts at the answer
+of each row. Within a sequence the host never waits for the GPU.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankcode.cells import GRU, LSTM
-from rankcode.engines.run import Keep, Run, decide_rows
+from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step
 from rankcode.network import Network
-from rankcode.rules import FireAt, Never, Rule, StepThresholds, Threshold
+from rankcode.rules import Rule
 
-MANY = 512  # units
-RECORDED = 2**18  # steps of all rows together; above, launching takes less time than copying the inputs to their place
-ROWS = 2**20 - 16  # at once
+MAX_FASTER_HIDDEN_SIZE = 512  # above it the recurrent weights are too large for the kernels to be faster than cuDNN
+MAX_CAPTURED_STEPS = 2**18  # of all rows; above it launches take less time than copying the inputs to the graph's
+MAX_ROWS = 2**20 - 16  # the most that a launch grid holds
 
 
 @lru_cache(maxsize=1)
 def _blocks() -> Any:
-    """Loaded where it is first used; None without Triton, which comes with PyTorch for CUDA."""
+    """The module `blocks`, imported at first use; None without Triton, which comes with PyTorch for CUDA."""
     try:
         from rankcode.engines.triton import blocks
     except ImportError:
@@ -36,50 +35,46 @@ def _blocks() -> Any:
 
 
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
-    """The reason why not, or None."""
     device = inputs.device.type
     if (blocks := _blocks()) is None:
         return "Triton is not installed"
     if not (inputs.is_cuda or blocks.INTERPRETED):
         return f"the inputs are on {inputs.device}, not on a GPU"
-    if type(network.cell) not in (LSTM, GRU):
+    if not has_fused_step(network):
         return f"{type(network.cell).__name__} has no fused step"
-    if len(inputs) > ROWS:
-        return f"it runs up to {ROWS:,} rows at once"
+    if len(inputs) > MAX_ROWS:
+        return f"it runs up to {MAX_ROWS:,} rows at once"
     if inputs.dtype != torch.float32:
         return f"it runs float32, the network is {inputs.dtype}"
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
-        return "of the mixed precisions it knows bfloat16 alone"
-    if isinstance(rule, Never | FireAt):
+        return "bfloat16 is the only mixed precision it supports"
+    if hasattr(rule, "planted_steps"):
         return None
     if not hasattr(rule, "table") or network.activation == "membrane":
         return f"{type(rule).__name__} is not a table of thresholds for probabilities"
     if blocks.readout_of(network) is None:
-        return "its rule knows linear readouts and those with one hidden layer"
+        return "with this rule it supports linear readouts and those with one hidden layer"
     return None
 
 
-def can_be_recorded(network: Network, inputs: Tensor, rule: Rule) -> bool:
-    """Whether a run, and its backward pass, can be part of a CUDA graph: no wait, and nothing copied from the host."""
-    fixed = type(rule) in (Never, Threshold, StepThresholds) and getattr(rule, "classes", None) is None
-    size = inputs.shape[0] * inputs.shape[1]
-    return fixed and size <= RECORDED and _blocks() is not None and _blocks().readout_of(network) is not None
+def can_capture(network: Network, inputs: Tensor, rule: Rule) -> bool:
+    """Whether a run and its backward pass can be captured in a CUDA graph: the host neither waits nor copies."""
+    small = inputs.shape[0] * inputs.shape[1] <= MAX_CAPTURED_STEPS
+    return small and getattr(rule, "capturable", False) and _blocks().readout_of(network) is not None
 
 
 def slower(network: Network, inputs: Tensor) -> str | None:
     """The reason why PyTorch's own kernels are faster, or None. Measured on an H200."""
     if not (_blocks().tf32_allowed() or torch.is_autocast_enabled(inputs.device.type)):
-        return "products in full float32 are faster elsewhere"
-    if network.cell.hidden_size > MANY:
-        return f"of more than {MANY} units the weights are too large for it"
+        return "matrix multiplications in full float32 are faster elsewhere"
+    if network.cell.hidden_size > MAX_FASTER_HIDDEN_SIZE:
+        return f"with more than {MAX_FASTER_HIDDEN_SIZE} hidden units the weights are too large for it"
     return None
 
 
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
-    if reason := can_run(network, inputs, rule):
-        raise ValueError(f"the engine triton cannot run this network: {reason}")
     with torch.cuda.device_of(inputs):  # kernels are launched on the current GPU
         found = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
     features, row, step, answered, fired, read = found
@@ -88,12 +83,11 @@ def run(
     with torch.autocast(inputs.device.type, enabled=False) if small else nullcontext():
         logits = network.logits(features)
     if keep == "answer":
-        return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths)
-    # Entries stand row by row.
-    ends = (
-        answered.cumsum(0)
-        if read is None
-        else torch.arange(len(inputs), device=row.device) * inputs.shape[1] + answered
-    )
-    answers = logits.detach()[ends - 1]
-    return Run(decide_rows(network, rule, answers, answered, fired), logits, row, step, lengths, read)
+        return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths, keep)
+    # Entries are in the order of rows.
+    if read is None:
+        ends = answered.cumsum(0)
+    else:
+        ends = torch.arange(len(inputs), device=row.device) * inputs.shape[1] + answered
+    decision = decide_rows(network, rule, logits.detach()[ends - 1], answered, fired)
+    return Run(decision, logits, row, step, lengths, keep, read)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,11 +11,12 @@ from torch.autograd.function import once_differentiable
 from triton import knobs
 
 from rankcode.cells import GRU, LSTM
-from rankcode.engines.run import Keep, table_of
+from rankcode.device_constants import cached, capturing
+from rankcode.engines.run import Keep, planted_steps, table_of
 from rankcode.engines.triton import kernels
 from rankcode.engines.triton.kernels import TILE, Shape
 from rankcode.network import Network
-from rankcode.rules import FireAt, Never, Rule
+from rankcode.rules import Rule
 
 BLOCK = 32  # steps; tiles that have ended cost nothing from the next block on
 FEW = 2**16  # steps of all rows together; up to there all are one block: launches cost more than they save
@@ -34,11 +34,6 @@ class Found(NamedTuple):
     answered: Tensor  # [rows]
     fired: Tensor  # [rows]
     read: Tensor | None = None  # [entries]: which of them were read, where nobody may look how many these are
-
-
-def recording(device: torch.device) -> bool:
-    """Whether what is launched becomes part of a CUDA graph, in which the host cannot look at anything."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def read(
@@ -68,10 +63,10 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
     return None
 
 
-@cache  # what is recorded goes on reading them
-def _count(number: int, factor: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # it is kept, and may be used in training
-        return torch.arange(number, device=device) * factor
+def _multiples(number: int, factor: int, device: torch.device) -> Tensor:
+    """0, factor, 2 · factor, …: as many as `number`."""
+    key = ("multiples", number, factor, device)
+    return cached(key, device, lambda: torch.arange(number, device=device) * factor)
 
 
 class _Layer(NamedTuple):
@@ -91,7 +86,7 @@ class _Plan:
         cell: LSTM | GRU = network.cell
         half = torch.is_autocast_enabled(inputs.device.type)
         tf32 = half or tf32_allowed()
-        fused = not isinstance(rule, Never | FireAt)
+        fused = not hasattr(rule, "planted_steps")
         inner, squash, last = (readout_of(network) if fused else None) or (None, "", None)
         self.shape = Shape(
             type=torch.bfloat16 if half else torch.float32,
@@ -163,11 +158,12 @@ def _tiles(lengths: Tensor, steps: int, rule: Rule, expected_steps: Tensor | Non
     """The rows in tiles, and how many tiles these are."""
     rows, device = len(lengths), lengths.device
     number = -(-rows // TILE)
-    order = _count(number * TILE, 1, device)
+    order = _multiples(number * TILE, 1, device)
     if expected_steps is not None and rows * steps > FEW:  # else sorting costs more than it saves
         order = torch.empty_like(order)
         order[:rows] = expected_steps.to(device).argsort(descending=True)
-    planted = _aligned(rule.initial_state(rows).to(device)) if isinstance(rule, FireAt) else lengths
+    planted = planted_steps(rule, lengths)
+    planted = lengths if planted is None else _aligned(planted)
     ends, fired = torch.empty_like(order, dtype=torch.int32), torch.empty_like(lengths, dtype=torch.bool)
     grid = (-(-len(order) // kernels.ARRANGED), 1, 1)
     kernels.arrange(device)(grid, lengths, planted, order, ends, fired, rows, len(order), int(planted is not lengths))
@@ -212,14 +208,14 @@ def _forward(
                 *plan.rule, first, last, origin, slots,
             )  # fmt: skip
     if keep == "answer":
-        row = _count(rows, 1, inputs.device).clone()  # the caller's own
+        row = _multiples(rows, 1, inputs.device).clone()  # the caller's own
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
         return Found(features, row, tiles.answered, tiles.answered, tiles.fired), given, tiles, kept
-    count = _count(steps, 1, inputs.device)
+    count = _multiples(steps, 1, inputs.device)
     was_read = count < tiles.answered[:, None]
-    if recording(inputs.device):
+    if capturing(inputs.device):
         features = kept[-1].hidden[:, 1:, : shape.true_units].where(was_read[..., None], 0.0).float().flatten(0, 1)
-        row = _count(rows, 1, inputs.device)[:, None].expand(-1, steps).flatten()
+        row = _multiples(rows, 1, inputs.device)[:, None].expand(-1, steps).flatten()
         step = (count + 1).expand(rows, -1).flatten()
         return Found(features, row, step, tiles.answered, tiles.fired, was_read.flatten()), given, tiles, kept
     row, step = was_read.nonzero(as_tuple=True)
@@ -248,10 +244,10 @@ class _Fused(torch.autograd.Function):
         tiles, kept = _Tiles(*saved[:4]), [_Kept(*saved[at : at + 3]) for at in range(4, len(saved), 3)]
         (rows, steps), count = inputs.shape[:2], len(plan.layers)
         number_of_tiles = len(tiles.order) // TILE
-        at_end, base = ctx.keep == "answer", _count(rows, 1, inputs.device)
+        at_end, base = ctx.keep == "answer", _multiples(rows, 1, inputs.device)
         after = tiles.answered.cumsum(0)  # what is packed of each row ends there
         if not at_end:
-            base = _count(rows, steps, after.device) if ctx.all_steps else after - tiles.answered
+            base = _multiples(rows, steps, after.device) if ctx.all_steps else after - tiles.answered
         if more := shape.units - shape.true_units:
             gradient = F.pad(gradient, (0, more))
         arriving = _aligned(gradient)
@@ -276,7 +272,7 @@ class _Fused(torch.autograd.Function):
             given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
             read, true_inputs = (tiles.answered, after), plan.widths[number][0]
             gradients = [*_of_weights(shape, packed, kept[number].hidden, given, read, true_inputs), *gradients]
-            at_end, arriving, base = False, below, _count(rows, steps, inputs.device)
+            at_end, arriving, base = False, below, _multiples(rows, steps, inputs.device)
         return (into_inputs, None, None, None, None, None, *gradients)
 
 
