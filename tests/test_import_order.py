@@ -110,7 +110,7 @@ def test_the_checker_sees_what_it_should():
     """`imports_of` itself: at the top, inside functions, and modules imported from their package."""
     assert ("rankcode.tasks.spotting.Spotting", True) in imports_of(ROOT / "tasks" / "__init__.py")
     assert ("sklearn.datasets.load_digits", False) in imports_of(ROOT / "tasks" / "temporal_digits.py")
-    assert ("rankcode.cells", True) in imports_of(ROOT / "saving" / "model_file.py")
+    assert ("rankcode.cells", True) in imports_of(ROOT / "saving" / "description.py")
 
 
 def run_without_extras(code):

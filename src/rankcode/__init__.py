@@ -10,7 +10,8 @@ from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
 from rankcode.prediction import Prediction, predict
 from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
-from rankcode.saving.model_file import load, save
+from rankcode.saving.model_file import save
+from rankcode.saving.run_folder import load
 from rankcode.training import History, Training, fit
 
 __all__ = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankcode.front_ends import FrontEnd
-from rankcode.rules import StepThresholds, Threshold
+from rankcode.rules import Rule
 from rankcode.state import State
 
 Activation = Literal["softmax", "sigmoid", "membrane"]
@@ -31,7 +31,7 @@ class Network(nn.Module):
     cell: Any  # a module with initial_state, which nn.Module's type does not know
     front_end: FrontEnd | None = None
     label_names: tuple[str, ...] | None = None
-    rule: Threshold | StepThresholds | None = None
+    rule: Rule | None = None
 
     def __init__(
         self,

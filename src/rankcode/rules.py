@@ -111,12 +111,6 @@ class StepThresholds:
         return _table([self.thresholds[min(step, last) - 1] for step in steps], self.classes, num_classes)
 
 
-def written_thresholds(written: dict[str, Any]) -> Threshold | StepThresholds | None:
-    """A rule from its kind and settings, as files have them; None where it is not one of thresholds."""
-    kind: Any = {"Threshold": Threshold, "StepThresholds": StepThresholds}.get(written.get("kind", ""))
-    return kind(**{name: value for name, value in written.items() if name != "kind"}) if kind else None
-
-
 class FireAt:
     """Fires at planted steps, whatever the network's output: one step for each row, or the same step for all."""
 

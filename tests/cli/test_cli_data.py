@@ -23,7 +23,6 @@ from rankcode.cli import main as cli
 from rankcode.cli.commands import COMMANDS
 from rankcode.cli.main import main
 from rankcode.data import downloads
-from rankcode.saving import description as settings
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, SpeechCommands, Spotting, TemporalMNIST, temporal_mnist
 
@@ -95,7 +94,7 @@ def trained(tmp_path_factory):
 def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
     written = RunFolder(trained / "series-run").config()
     assert written["task"] == {
-        "name": "own-data",
+        "kind": "OwnData",
         "path": str(trained / "levels.npz"),
         "validation_share": 0.2,
         "test_share": 0.2,
@@ -107,8 +106,9 @@ def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
     }
     assert written["network"]["label_names"] == ["high", "low"]
     task = OwnData(str(trained / "levels.npz"))
-    assert task != settings.written_task(written)
-    assert task.num_classes == 2 and task == settings.written_task(written)  # it is known once it was read
+    again = RunFolder(trained / "series-run").task()
+    assert task != again
+    assert task.num_classes == 2 and task == again  # it is known once it was read
     main(["evaluate", str(trained / "series-run"), *CPU])
     text = capsys.readouterr().out
     assert "on 12 test rows" in text and "high " in text and "low " in text and "heard" not in text
@@ -324,7 +324,7 @@ def test_other_data_of_another_kind(trained):
 
 def test_a_task_without_data_has_it_nowhere_else():
     main(["train", "spotting", *QUICK, "--examples", "32", "--folder", "run"])
-    says(["evaluate", "run", "--data", "x", *CPU], "--data means nothing for spotting")
+    says(["evaluate", "run", "--data", "x", *CPU], "the task spotting has no setting data")
     says(["evaluate", "run", "--on", "x.npz", *CPU], "does not know how raw data")
 
 
@@ -478,7 +478,7 @@ def test_data_is_downloaded_and_trained_on(published, tmp_path, capsys):
     main(["evaluate", "run", *CPU])
     assert "on 20 test rows" in capsys.readouterr().out
     written = RunFolder("run").config()
-    assert written["task"] == {"name": "temporal-mnist", "data": None, "steps": 10, "flat": True, "augment": False}
+    assert written["task"] == {"kind": "TemporalMNIST", "data": None, "steps": 10, "flat": True, "augment": False}
     network = RunFolder("run").model()
     images = TemporalMNIST().test.inputs
     assert len(rc.predict(network, images)) == 20
@@ -583,56 +583,6 @@ def test_a_name_is_a_task_and_a_path_is_own_data(tmp_path):
     assert names.named_task("speech-commands", data="x", augment=True, skip_bad=None) == SpeechCommands(
         str(tmp_path / "here" / "x"), augment=True
     )
-
-
-def test_what_is_written_is_what_was_named():
-    for task in (
-        TemporalMNIST("x", steps=4, flat=True),
-        SpeechCommands("y", True, 3, True),
-        OwnData("z", split_seed=4),
-    ):
-        written = {"task": {"name": task.name, **vars(task)}}
-        assert settings.written_task(json.loads(json.dumps(written))) == task
-        moved = settings.written_task(written, data="elsewhere")
-        assert getattr(moved, "data", None) == "elsewhere" or moved.path == "elsewhere"
-        assert {**vars(moved), "data": 0, "path": 0} == {**vars(task), "data": 0, "path": 0}
-
-
-@pytest.mark.parametrize(
-    ("task", "options", "said"),
-    [
-        ({"name": "own data", "inputs": [3]}, {}, "trained from Python on own data"),
-        ({}, {}, "trained from Python"),
-        ({"name": "own-data", "path": "x", "colour": 1}, {}, "settings for own-data that this version does not know"),
-        ({"name": "own-data"}, {}, "settings for own-data"),
-        ({"name": "spotting"}, {"data": "x"}, "--data means nothing for spotting"),
-        ({"name": "own-data", "path": "x"}, {"test_rows": 3}, "test rows are for generated tasks"),
-    ],
-)
-def test_a_task_that_cannot_be_had_again(task, options, said):
-    with pytest.raises(ValueError, match=said) as error:
-        settings.written_task({"task": task}, **options)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "objective",
-    [
-        rc.AtSpike(0.8, 0.1),
-        rc.AtSpike(0.9, rc.Switch((0, 0.4), (0.5, 0.1))),
-        rc.AtSpike(rule=rc.Threshold(0.9, classes=(0, 2))),
-        rc.AtSpike(rule=rc.StepThresholds((0.9, 0.8), classes=(0, 2)), beta=0.1),
-        rc.UntilSpike(0.7, 0.2),
-        rc.AtEnd(0.3),
-        rc.EveryStep(),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_an_objective_is_read_from_the_configuration_of_its_run(objective, tmp_path):
-    data = (torch.randn(8, 3, 2), torch.arange(8) % 3)
-    config = rc.Training(examples=8, folder=str(tmp_path / "run"), progress=False, device="cpu")
-    rc.fit(rc.Network(rc.cells.GRU(2, 3), 3), data, objective, config)
-    assert settings.written_objective(RunFolder(tmp_path / "run").config()["objective"]) == objective
 
 
 @pytest.mark.parametrize(
@@ -761,18 +711,23 @@ def test_tensorboard_goes_into_the_default_folder_and_on_with_the_run(tmp_path, 
     assert sum(each.stat().st_size for each in run.glob("events.out.tfevents*")) > size
 
 
+class Lead(rc.Never):
+    """A rule that is not part of rankcode."""
+
+
 def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tmp_path, capsys):
     task = OwnData(str(trained / "levels.npz"))
     for name, objective in {
         "beta": rc.AtSpike(0.9, beta=lambda progress: 0.1),
         "steps": rc.AtSpike(rule=rc.StepThresholds((0.95, 0.9))),
         "patience": rc.AtSpike(rule=rc.Patience(rc.Threshold(0.6), 2)),
+        "lead": rc.AtSpike(rule=Lead()),
     }.items():
         network = rc.Network(rc.cells.GRU(1, 4), 2)
         config = rc.Training(epochs=1, device="cpu", progress=False, folder=str(tmp_path / name))
         rc.fit(network, task, objective, config)
     data = str(trained / "levels.npz")
-    for name in ("beta", "steps"):
+    for name in ("beta", "steps", "patience"):
         for model in (tmp_path / name, tmp_path / name / "best.safetensors"):
             main(["predict", str(model), data, *CPU, "--json"])
             lines = capsys.readouterr().out.splitlines()
@@ -782,8 +737,8 @@ def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tm
         main(["evaluate", str(tmp_path / name), *CPU, "--json"])
         report = json.loads(capsys.readouterr().out)["report"]
         assert report["mean_steps"] == rc.evaluate(rc.load(tmp_path / name), task).mean_steps
-    for command in (["predict", str(tmp_path / "patience"), data], ["evaluate", str(tmp_path / "patience")]):
-        says([*command, *CPU], "with a rule of its own: give --threshold")
+    for command in (["predict", str(tmp_path / "lead"), data], ["evaluate", str(tmp_path / "lead")]):
+        says([*command, *CPU], "names 'Lead' as objective.rule, which is not part of rankcode")
         main([*command, *CPU, "--threshold", "0.9"])
 
 

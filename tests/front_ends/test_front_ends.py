@@ -15,7 +15,7 @@ import rankcode as rc
 from rankcode.data.sources import Arrays, Batch, Generated, Packed, as_source
 from rankcode.front_ends import FRONT_ENDS, Audio, LatencyCode, LogMel, Standardise
 from rankcode.metrics import source_for
-from rankcode.saving.model_file import build, describe
+from rankcode.saving.description import describe, read_network
 from rankcode.tasks import OwnData, TemporalDigits, rows_for
 
 THIRDS = tuple(k / 3 for k in range(1, 21))  # numbers that no short text holds exactly
@@ -82,7 +82,7 @@ def test_a_description_says_only_what_there_is():
         "context": 2,
     }
     assert description["label_names"] == list(NAMES)
-    again = build(description)
+    again = read_network(description)
     assert again.front_end == KINDS["audio of another kind"] and again.label_names == NAMES
 
 

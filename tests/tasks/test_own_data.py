@@ -578,14 +578,14 @@ def test_a_run_on_own_data_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
 
     written = RunFolder(tmp_path / "cut").config()
     task = OwnData(path)
-    assert written["task"] == {"name": "own-data", **vars(OwnData(path, fingerprint=written["task"]["fingerprint"]))}
+    assert written["task"] == {"kind": "OwnData", **vars(OwnData(path, fingerprint=written["task"]["fingerprint"]))}
     assert written["network"]["label_names"] == ["high", "low"]
     assert written["network"]["front_end"] == {
         "kind": "Standardise",
         "mean": list(task.front_end.mean),
         "std": list(task.front_end.std),
     }
-    assert OwnData(**{name: value for name, value in written["task"].items() if name != "name"}) == task
+    assert RunFolder(tmp_path / "cut").task() == task
 
 
 def test_a_run_is_not_resumed_on_data_that_has_changed(tmp_path):

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from rankcode.cli.left_out import say_left_out
 from rankcode.metrics import THRESHOLDS, Curve, Report, evaluate, tradeoff
 from rankcode.rules import Never, Rule, Threshold
-from rankcode.saving.description import written_rule, written_task
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import rows_for
 from rankcode.training.distributed import own_device
@@ -45,10 +44,9 @@ class Evaluate:
 
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
-        written = folder.config()
-        network = folder.model(self.model or written["training"]["finish_with"]).to(own_device(self.device))
+        network = folder.model(self.model).to(own_device(self.device))
         if self.on is None:
-            task = written_task(written, self.test_rows, self.data, self.skip_bad)
+            task = folder.task(self.data, test_rows=self.test_rows, skip_bad=self.skip_bad or None)
             say_left_out(getattr(task, "left_out", ()))
         elif (self.data, self.test_rows, self.split) != (None, None, None):
             raise ValueError("--on takes all of its own data: it does not go with --data, --test-rows or --split")
@@ -59,7 +57,7 @@ class Evaluate:
         rules: dict[str, Rule]
         if self.threshold is not None:
             rules = {f"θ = {self.threshold:g}": Threshold(self.threshold)}
-        elif isinstance(own := written_rule(written["objective"]), Never):
+        elif isinstance(own := folder.rule(), Never):
             rules = {"at the end": own, "first spike, θ = 0.95": Threshold()}
         else:
             rules = {"": own}
@@ -102,17 +100,15 @@ class Tradeoff:
         if not self.run_folders:
             raise ValueError("name the folder of at least one run")
         Path(self.output).parent.mkdir(parents=True, exist_ok=True)
-        written = {path: RunFolder(path).config() for path in self.run_folders}
-        tasks = {path: written_task(config, self.test_rows, self.data) for path, config in written.items()}
+        tasks = {path: RunFolder(path).task(self.data, test_rows=self.test_rows) for path in self.run_folders}
         first = tasks[self.run_folders[0]]
         for path, task in tasks.items():
             if _to_compare(task) != _to_compare(first):
                 raise ValueError(f"{path} and {self.run_folders[0]} are runs on different data, or of different tasks")
         curves: dict[str, Curve] = {}
         layouts: dict[Any, Any] = {}  # the task once for each layout, so that its data is read once
-        for path, config in written.items():
-            network = RunFolder(path).model(self.model or config["training"]["finish_with"])
-            network.to(own_device(self.device))
+        for path in tasks:
+            network = RunFolder(path).model(self.model).to(own_device(self.device))
             task = layouts.setdefault(getattr(tasks[path], "flat", None), tasks[path])
             curves[path] = tradeoff(network, task, self.thresholds, self.split, progress=True)
             print(f"{path}: area under the curve {curves[path].area:.4f}")

@@ -15,9 +15,7 @@ from rankcode.front_ends.audio import Audio
 from rankcode.network import Network
 from rankcode.prediction import Prediction, predict, predict_file
 from rankcode.rules import Rule, Threshold, check_rule
-from rankcode.saving.description import written_rule
-from rankcode.saving.model_file import load
-from rankcode.saving.run_folder import RunFolder
+from rankcode.saving.run_folder import RunFolder, load
 from rankcode.tasks.sound import sound_files
 from rankcode.training.distributed import own_device
 
@@ -43,7 +41,7 @@ class Predict:
         if not self.files:
             raise ValueError("name at least one file")
         if Path(self.model).is_dir() and self.threshold is None:
-            written_rule(RunFolder(self.model).config()["objective"])  # refuses what only Python can use
+            RunFolder(self.model).rule()  # refuses what only Python can use
         network = load(self.model).to(own_device(self.device))
         rule = None if self.threshold is None else Threshold(self.threshold)
         if rule is not None:

@@ -17,8 +17,6 @@ from rankcode.cli.names import ObjectiveName, named_objective, named_task, read_
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
-from rankcode.saving.description import written_objective, written_task
-from rankcode.saving.model_file import build
 from rankcode.saving.run_folder import RunFolder, free_folder
 from rankcode.tasks import TASKS
 from rankcode.training.loop import Training, fit
@@ -95,13 +93,10 @@ class Resume:
 
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
-        written = folder.config()
         logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
-        where: Any = {"folder": self.run_folder, "device": self.device, "tensorboard": logged}
-        training = Training(**written["training"], **where, resume=True)
-        network = build(written["network"], folder.path / "config.json")
+        training = Training.of_run(folder, device=self.device, tensorboard=logged)
         data = None if self.data is None else str(Path(self.data).resolve())
-        task, objective = written_task(written, data=data), written_objective(written["objective"])
+        task, network, objective = folder.task(data), folder.network(), folder.objective()
         if self.data is not None:
             _ = task.train  # what is not there, or is not what was trained on, is not written down
             if int(os.environ.get("RANK", "0")) == 0:  # under torchrun the first process writes

@@ -24,9 +24,9 @@ from rankcode.objectives import Objective
 from rankcode.rules import Rule
 from rankcode.saving.files import write_whole
 from rankcode.saving.run_folder import RunFolder, versions
-from rankcode.training.config import Training
+from rankcode.training.config import Training, described
 from rankcode.training.distributed import own_device
-from rankcode.training.loop import described, fit
+from rankcode.training.loop import fit
 from rankcode.training.state import merit
 
 Scale = Literal["smoke", "quick", "paper"]

@@ -1,64 +1,322 @@
-"""Tasks and objectives as config.json of a run has them."""
+"""Every part of a model or run as JSON, and back: networks, rules, objectives, tasks and front ends.
+
+A built-in part is written as `{"kind": class name, setting: value, …}`. A part of the user's own is written as
+`{"own": class name, …}`, so that runs can be compared, and is never built from a file: reading a file cannot run code.
+Reading checks kinds, names and types against the signatures of the classes.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import cache
+from numbers import Number
+from pathlib import Path
+from reprlib import repr as shortened
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
-from rankcode.rules import Never, Rule, written_thresholds
+import torch
+from torch import Tensor, nn
+
+from rankcode import cells, objectives
+from rankcode.front_ends import FRONT_ENDS, LogMel
+from rankcode.network import Activation, Network
+from rankcode.objectives import Objective, Switch
+from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
 from rankcode.tasks import TASKS, OwnData
-from rankcode.tasks.own_data import ARRAYS
+
+T = TypeVar("T")
+MAX_DEPTH = 40  # of nested JSON: more than any network needs, and well below Python's recursion limit
+MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
+REMEDY = "restore it from a copy, or train again"
+
+# Settings that the signature of a class does not give.
+SETTINGS: dict[Any, dict[str, Any]] = {
+    Network: {
+        "cell": nn.Module,
+        "outputs": int,
+        "readout": nn.Module,
+        "activation": Activation,
+        "dtype": Literal["float32", "float64", "bfloat16", "float16"],
+    },
+    FireAt: {"steps": int | tuple[int, ...]},
+    cells.Stack: {"parts": tuple[nn.Module, ...]},
+    nn.Sequential: {"parts": tuple[nn.Module, ...]},
+    nn.Linear: {"in_features": int, "out_features": int, "bias": bool},
+    nn.Flatten: {"start_dim": int, "end_dim": int},
+    nn.Identity: {},
+    nn.ReLU: {},
+    nn.Tanh: {},
+    nn.GELU: {"approximate": Literal["none", "tanh"]},
+    nn.Dropout: {"p": float},
+}
+AS_ARGUMENTS = {cells.Stack: "parts", nn.Sequential: "parts", Switch: "points"}  # given one by one, without a name
 
 
-def written_task(
-    written: dict[str, Any], test_rows: int | None = None, data: str | None = None, skip_bad: bool = False
-) -> Any:
-    """The task that config.json names; `data` is where its data is now."""
-    settings = dict(written["task"])
-    name = settings.pop("name", None)
-    if (name not in TASKS and name != OwnData.name) or settings.get("path") == ARRAYS:
-        raise ValueError(f"the run was trained from Python on {name}: use it from Python too")
-    if test_rows is not None:
-        if "test_rows" not in settings or test_rows < 1:
-            raise ValueError(f"test rows are for generated tasks, and at least 1: {name} cannot draw {test_rows}")
-        settings["test_rows"] = test_rows
-    if data is not None:
-        where = next((option for option in ("data", "path") if option in settings), None)
-        if where is None:
-            raise ValueError(f"--data means nothing for {name}")
-        settings[where] = data
-    if skip_bad and "skip_bad" in settings:
-        settings["skip_bad"] = True
+def _by_name(*kinds: Any) -> dict[str, Any]:
+    return {kind.__name__: kind for kind in kinds}
+
+
+RULES = _by_name(Threshold, StepThresholds, FireAt, Never, Patience)
+OBJECTIVES = _by_name(*objectives.OBJECTIVES)
+SCHEDULES = _by_name(Switch)
+TASK_KINDS = _by_name(*TASKS.values(), OwnData)
+MODULES = _by_name(
+    *(cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses, cells.Stack),
+    *(nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Dropout),
+)
+# The type of a setting → the kinds that may stand there.
+FAMILIES: dict[Any, dict[str, Any]] = {
+    Rule: RULES,
+    Callable[[float], float]: SCHEDULES,
+    nn.Module: MODULES,
+}
+BUILT_IN = {
+    kind for family in (RULES, OBJECTIVES, SCHEDULES, TASK_KINDS, MODULES, FRONT_ENDS) for kind in family.values()
+}
+
+
+# Writing
+
+
+def describe(part: Any) -> Any:
+    """A part, or a plain value, as JSON."""
+    if part is None or isinstance(part, str | bool):
+        return part
+    if isinstance(part, Number):
+        return getattr(part, "item", lambda: part)()  # NumPy's numbers as Python's
+    if isinstance(part, tuple | list):
+        return [describe(item) for item in part]
+    if isinstance(part, Tensor):
+        return part.tolist()
+    kind, settings = type(part), _settings_of(part)
+    if kind in (Network, LogMel):  # whose place says what they are
+        name = {}
+    elif kind in BUILT_IN and not (kind is nn.Sequential and _has_named_layers(part)):
+        name = {"kind": kind.__name__}
+    else:
+        name = {"own": getattr(part, "__qualname__", kind.__name__)}
+        settings = {key: value for key, value in settings.items() if _is_plain(value)}
+    return name | {key: describe(value) for key, value in settings.items()}
+
+
+def _settings_of(part: Any) -> dict[str, Any]:
+    if isinstance(part, Network):
+        given = {"front_end": part.front_end, "label_names": part.label_names}
+        return {
+            "cell": part.cell,
+            "outputs": part.outputs,
+            "readout": part.readout,
+            "activation": part.activation,
+            "dtype": str(next(part.parameters()).dtype).removeprefix("torch."),
+            **{name: value for name, value in given.items() if value is not None},
+        }
+    if type(part) is nn.Linear:
+        without = {} if part.bias is not None else {"bias": False}
+        return {"in_features": part.in_features, "out_features": part.out_features, **without}
+    if type(part) in (cells.Stack, nn.Sequential):
+        return {"parts": list(part.cells if isinstance(part, cells.Stack) else part)}
+    if type(part) in SETTINGS:
+        return {name: getattr(part, name) for name in SETTINGS[type(part)]}
+    if type(part) in BUILT_IN and hasattr(part, "settings"):
+        return part.settings()
+    if isinstance(part, nn.Module):
+        return {}
+    if is_dataclass(part):
+        found = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    else:
+        found = {name: value for name, value in getattr(part, "__dict__", {}).items() if not name.startswith("_")}
+    if isinstance(part, Objective) and type(part) not in BUILT_IN:
+        found["rule"] = part.rule  # which may be an attribute of the class
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a setting of a part of the user's own can be compared: a number, a string, a rule or some of these."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, Number | str | Rule) or is_dataclass(value)
+
+
+def _has_named_layers(module: nn.Sequential) -> bool:
+    """Whether layers have names of their own instead of 0, 1, …: their weights are saved under these."""
+    return list(module._modules) != [str(number) for number in range(len(module))]
+
+
+# Reading
+
+
+class ContentError(ValueError):
+    """What is wrong with the content of a file; `content_of` puts the file's path in front."""
+
+
+def damaged(problem: str) -> ContentError:
+    return ContentError(f"is damaged: {problem}; {REMEDY}")
+
+
+@contextmanager
+def content_of(path: str | Path) -> Iterator[None]:
+    """Name the file in errors about its content."""
     try:
-        return OwnData(**settings) if name == OwnData.name else TASKS[name](**settings)
-    except TypeError:
-        raise ValueError(f"the run has settings for {name} that this version does not know: {settings}") from None
+        yield
+    except ContentError as error:
+        raise ValueError(f"{path} {error}") from None
 
 
-def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
-    if name in ("at-spike", "until-spike"):
-        return (AtSpike if name == "at-spike" else UntilSpike)(rule=rule, beta=beta)
-    if name == "every-step" and beta:
-        raise ValueError("every-step has no beta")
-    return AtEnd(beta) if name == "at-end" else EveryStep()
+def parse(text: str | bytes) -> Any:
+    """JSON without NaN and infinity, nested to a sensible depth."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number")
+
+    try:
+        content = json.loads(text, parse_constant=refuse)
+        depth, level = 0, [content]
+        while level:
+            depth += 1
+            level = [part for each in level if isinstance(each, dict | list) for part in _parts(each)]
+        if depth > MAX_DEPTH:
+            raise RecursionError
+    except RecursionError:
+        raise damaged("its content is nested too deeply") from None
+    except ValueError as error:
+        raise damaged(f"it is not JSON ({one_line(error)})") from None
+    return content
 
 
-def written_rule(written: dict[str, Any]) -> Rule:
-    """The rule of the objective that config.json names."""
-    described = written.get("rule", {})
-    if written.get("kind") in ("AtEnd", "EveryStep") or described.get("kind") == "Never":
-        return Never()
-    if (rule := written_thresholds(described)) is None:
-        raise ValueError("the run was trained from Python with a rule of its own: give --threshold, or use it there")
-    return rule
+def read_network(description: Any, device: str = "meta") -> Network:
+    """The network that is described. On the `meta` device no size allocates memory; weights are to be loaded."""
+    extras = {"front_end", "label_names"}
+    kept = {name: value for name, value in as_object(description, "network").items() if name not in extras}
+    with torch.device(device), warnings.catch_warnings(action="ignore"):  # which PyTorch gives for sizes of 0
+        settings = read_settings(kept, Network, "network")
+        dtype = settings.pop("dtype")
+        network = _made(Network, settings, "network").to(getattr(torch, dtype))
+    set_extras(network, description)
+    return network
 
 
-def written_objective(written: dict[str, Any]) -> Objective:
-    """The objective that config.json names."""
-    name = {"AtSpike": "at-spike", "UntilSpike": "until-spike", "AtEnd": "at-end", "EveryStep": "every-step"}
-    rule, beta = written_thresholds(written["rule"]) if "rule" in written else Never(), written.get("beta", 0.0)
-    if isinstance(beta, dict):
-        beta = Switch(*beta["points"]) if beta.get("kind") == "Switch" else None
-    if written.get("kind") not in name or rule is None or beta is None:
-        raise ValueError("the run was trained from Python with parts of its own: use it from Python too")
-    return named_objective(name[written["kind"]], rule, beta)
+def set_extras(network: Network, description: dict[str, Any]) -> None:
+    """The front end and the names of the classes, where the description of a network has them."""
+    front_end, names = description.get("front_end"), description.get("label_names")
+    if front_end is not None:
+        network.front_end = read_part(front_end, FRONT_ENDS, "network.front_end")
+    if names is not None:
+        network.label_names = _read(names, tuple[str, ...], "network.label_names")
+        if len(names) != network.num_classes:
+            raise damaged(f"network.label_names has {len(names)} names for {network.num_classes} classes")
+
+
+def read_part(description: Any, family: dict[str, Any], place: str) -> Any:
+    """A part of one of the kinds of a family. `place` names it in errors, such as network.cell."""
+    if "own" in as_object(description, place):
+        raise ContentError(
+            f"names {shortened(description['own'])} as {place}, which is not part of rankcode: make it in Python, then "
+            f"load(path, network=…) or fit(…, Training(resume=True, …))"
+        )
+    kind = description.get("kind")
+    if not (isinstance(kind, str) and kind in family):
+        raise damaged(f"{place} is of the kind {shortened(kind)}, not one of {', '.join(family)}")
+    settings = {name: value for name, value in description.items() if name != "kind"}
+    return _made(family[kind], read_settings(settings, family[kind], place), place)
+
+
+def read_settings(description: Any, kind: Any, place: str) -> dict[str, Any]:
+    """The settings of a class, each of the type that its signature says."""
+    types = _types_of(kind)
+    for name in as_object(description, place):
+        if name not in types:
+            raise damaged(f"{place} has a setting {shortened(name)}, which {kind.__name__} does not have")
+    for name in types:
+        if name not in description and not _has_default(kind, name):
+            raise damaged(f"{place} lacks {name}")
+    return {name: _read(value, types[name], f"{place}.{name}") for name, value in description.items()}
+
+
+def as_object(description: Any, place: str) -> dict[str, Any]:
+    if not isinstance(description, dict):
+        raise damaged(f"{place} must be an object, not {shortened(description)}")
+    return description
+
+
+def _made(kind: type[T], settings: dict[str, Any], place: str) -> T:
+    arguments = settings.pop(AS_ARGUMENTS[kind]) if kind in AS_ARGUMENTS else ()
+    if settings.get("num_layers", 1) > MAX_LAYERS:
+        raise damaged(f"{place}.num_layers is {settings['num_layers']}, above {MAX_LAYERS}")
+    try:
+        return kind(*arguments, **settings)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise damaged(f"{place} cannot be built: {one_line(error)}") from None
+
+
+@cache
+def _types_of(kind: Any) -> dict[str, Any]:
+    if kind in SETTINGS:
+        return SETTINGS[kind]
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return {field.name: hints[field.name] for field in fields(kind) if field.init}
+    return {name: hint for name, hint in get_type_hints(kind.__init__).items() if name != "return"}
+
+
+def _has_default(kind: Any, name: str) -> bool:
+    parameter = inspect.signature(kind).parameters.get(name)
+    return parameter is not None and parameter.default is not inspect.Parameter.empty
+
+
+def _read(value: Any, hint: Any, place: str) -> Any:
+    """A value of JSON as this type; lists become tuples."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    option = next((each for each in options if _fits(value, each)), None)
+    if option is None:
+        raise damaged(f"{place} must be {' or '.join(_words(each) for each in options)}, not {shortened(value)}")
+    if isinstance(value, dict):
+        if option in FAMILIES:
+            return read_part(value, FAMILIES[option], place)
+        return _made(option, read_settings(value, option, place), place)
+    if isinstance(value, list):
+        hints = get_args(option)
+        each = [hints[0]] * len(value) if hints[-1] is Ellipsis else hints
+        return tuple(_read(item, hint, f"{place}[{k}]") for k, (item, hint) in enumerate(zip(value, each, strict=True)))
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON can stand for a type, without a look at its parts."""
+    if hint is NoneType:
+        return value is None
+    if hint in (bool, str):
+        return isinstance(value, hint)
+    if hint in (int, float):
+        number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+        return number and abs(value) <= (2**63 if hint is int else sys.float_info.max)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is tuple:
+        hints = get_args(hint)
+        return isinstance(value, list) and (hints[-1] is Ellipsis or len(value) == len(hints))
+    return isinstance(value, dict)
+
+
+def _words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    if get_origin(hint) is tuple:
+        hints = get_args(hint)
+        return "a list" if hints[-1] is Ellipsis else f"a list of {len(hints)}"
+    known = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", NoneType: "null"}
+    return known.get(hint, "an object")
+
+
+def _parts(content: dict | list) -> list[Any]:
+    return list(content.values()) if isinstance(content, dict) else content
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

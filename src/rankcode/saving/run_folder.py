@@ -13,18 +13,35 @@ import math
 import os
 import platform
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 
 from rankcode.network import Network
+from rankcode.objectives import Objective
+from rankcode.rules import Rule
+from rankcode.saving.description import (
+    OBJECTIVES,
+    RULES,
+    TASK_KINDS,
+    ContentError,
+    as_object,
+    content_of,
+    damaged,
+    parse,
+    read_network,
+    read_part,
+)
 from rankcode.saving.files import alone_in, write_whole
-from rankcode.saving.model_file import load, save
+from rankcode.saving.model_file import different_weights, load_model, save
+from rankcode.tasks.own_data import ARRAYS
 
 FORMAT = 1
 
@@ -36,22 +53,58 @@ class RunFolder:
         self._lock: ExitStack | None = None
 
     def config(self) -> dict[str, Any]:
+        """The content of config.json."""
         file = self.path / "config.json"
         if not file.is_file():
             raise FileNotFoundError(f"{self.path} is not a run folder: it has no config.json")
-        try:
-            config = json.loads(file.read_text())
-            found = config["format"]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{file} is damaged: it is not the configuration of a run") from None
-        if found != FORMAT:
-            raise ValueError(
-                f"{self.path} was written in format {found}, this version of rankcode reads format {FORMAT}"
-            )
-        for part in ("task", "network", "objective", "training"):
-            if not isinstance(config.get(part), dict):
-                raise ValueError(f"{file} is damaged: it does not say what the {part} is")
+        with content_of(file):
+            config = as_object(parse(file.read_bytes()), "its content")
+            if config.get("format") != FORMAT:
+                raise ContentError(f"has format {config.get('format')!r}, and this version of rankcode reads {FORMAT}")
+            for part in ("task", "network", "objective", "training"):
+                as_object(config.get(part), part)
         return config
+
+    def task(self, data: str | None = None, **changes: Any) -> Any:
+        """The task of the run. `data` is where its data is now; `changes` replace other settings, such as test_rows."""
+        task = self._read("task", TASK_KINDS)
+        if getattr(task, "path", None) == ARRAYS:
+            raise ValueError(f"{self.path} was trained on arrays: give them to evaluate or fit in Python")
+        names = {field.name for field in fields(task)}
+        where = next((name for name in ("data", "path") if name in names), "data")
+        given = {name: value for name, value in (changes | {where: data}).items() if value is not None}
+        for name in given.keys() - names:
+            raise ValueError(f"the task {task.name} has no setting {name}")
+        return replace(task, **given)
+
+    def objective(self) -> Objective:
+        """The objective of the run."""
+        return self._read("objective", OBJECTIVES)
+
+    def rule(self) -> Rule:
+        """The rule of the run's objective, also of an objective of the user's own."""
+        description = self.config()["objective"]
+        if "rule" not in description:
+            return self.objective().rule
+        with content_of(self.path / "config.json"):
+            return read_part(description["rule"], RULES, "objective.rule")
+
+    def network(self) -> Network:
+        """The network of the run as its latest checkpoint has it, or with new weights before the first."""
+        description, checkpoint = self.config()["network"], self.checkpoint()
+        with content_of(self.path / "config.json"):
+            if checkpoint is None:
+                return read_network(description, "cpu")
+            network, weights = read_network(description), checkpoint.get("network", {})
+            if misfit := different_weights(network.state_dict(), weights):
+                raise damaged(f"it describes another network than checkpoint.pt holds: {misfit}")
+        network.to_empty(device="cpu").load_state_dict(weights)
+        return network
+
+    def _read(self, part: str, family: dict[str, Any]) -> Any:
+        description = self.config()[part]
+        with content_of(self.path / "config.json"):
+            return read_part(description, family, part)
 
     def move_data(self, path: str) -> None:
         """Write down that the data of the run's task is elsewhere now."""
@@ -96,12 +149,16 @@ class RunFolder:
         file = self.path / "checkpoint.pt"
         if not file.exists():
             return None
-        try:
-            return torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
-        except OSError:
-            raise
-        except Exception:  # there is no telling what a damaged file makes the reader stumble over
-            raise ValueError(f"{file} is damaged or cut short: the run cannot go on from it") from None
+        content = io.BytesIO(file.read_bytes())
+        with content_of(file):
+            try:
+                if ZipFile(content).testzip() is not None:  # compares checksums, which torch.load does not
+                    raise ValueError
+                content.seek(0)
+                checkpoint = torch.load(content, map_location="cpu", weights_only=True)
+            except Exception:  # what a damaged file raises depends on where it is damaged
+                raise damaged("it is cut short, or its content does not match its checksum") from None
+            return as_object(checkpoint, "its content")
 
     def start(self, records: list[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
         """Bring every file in line with where the run stands now."""
@@ -140,8 +197,17 @@ class RunFolder:
     def write_model(self, name: str, network: Network) -> None:
         save(network, self.path / f"{name}.safetensors")
 
-    def model(self, name: str = "best", network: Network | None = None) -> Network:
-        return load(self.path / f"{name}.safetensors", network)
+    def model(self, name: str | None = None, network: Network | None = None) -> Network:
+        """The best or the last model; by default the one that the training finished with."""
+        if name is None:
+            name = self.config()["training"].get("finish_with")
+            if name not in ("best", "last"):
+                with content_of(self.path / "config.json"):
+                    raise damaged(f"training.finish_with must be best or last, not {name!r}")
+        file = self.path / f"{name}.safetensors"
+        if not file.exists():
+            raise FileNotFoundError(f"there is no {file}: the run was kept without its models, or has saved none yet")
+        return load_model(file, network)
 
     def finish(self) -> None:
         """training.png, where matplotlib is installed."""
@@ -176,6 +242,12 @@ class RunFolder:
 
     def _only_leftovers(self) -> bool:
         return set(self.path.iterdir()) == set(self._leftovers())
+
+
+def load(path: str | Path, network: Network | None = None) -> Network:
+    """Read a network, on the CPU and in evaluation mode: from a model file, or from a run folder the model that the
+    training finished with. The weights of a network with parts of the user's own are loaded into `network`."""
+    return RunFolder(path).model(network=network) if Path(path).is_dir() else load_model(path, network)
 
 
 def free_folder(path: Path) -> Path:

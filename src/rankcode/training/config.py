@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 from rankcode.engines import ENGINES
+from rankcode.network import Network
+from rankcode.objectives import Objective
+from rankcode.saving.description import content_of, damaged, describe, read_settings
+from rankcode.saving.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,17 @@ class Training:
         if self.folder is None and self.resume:
             raise ValueError("resume needs a folder: name it with folder (--folder)")
 
+    @classmethod
+    def of_run(cls, folder: RunFolder, **changes: Any) -> Training:
+        """The settings of the run in a folder, to resume it; `changes` are device, tensorboard or progress."""
+        written = folder.config()["training"]
+        with content_of(folder.path / "config.json"):
+            settings = read_settings(written, cls, "training")
+            try:
+                return cls(**settings | changes | {"folder": str(folder.path), "resume": True})
+            except ValueError as error:
+                raise damaged(f"training: {error}") from None
+
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate when a share `progress` of training is done."""
         if progress < self.warmup_ratio:
@@ -95,6 +110,16 @@ class Training:
             * 0.5
             * (1 + math.cos(math.pi * (progress - self.warmup_ratio) / (1 - self.warmup_ratio)))
         )
+
+
+def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:
+    """A run apart from its data, as JSON: what must be the same when it is resumed."""
+    settings = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {
+        "network": describe(network),
+        "objective": describe(objective),
+        "training": {name: describe(value) for name, value in settings.items() if name not in Training.WHERE},
+    }
 
 
 def _whole(value: Any) -> bool:

@@ -11,8 +11,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
-from numbers import Number
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,12 @@ from rankcode.front_ends import front_end_of
 from rankcode.inference import decide
 from rankcode.metrics import evaluate
 from rankcode.network import Network
-from rankcode.objectives import OBJECTIVES, Objective
+from rankcode.objectives import Objective
 from rankcode.progress import Progress
-from rankcode.rules import Never, Rule, StepThresholds, Threshold, check_rule
-from rankcode.saving.model_file import describe
+from rankcode.rules import Never, Rule, Threshold, check_rule
+from rankcode.saving.description import RULES, describe
 from rankcode.saving.run_folder import RunFolder
-from rankcode.training.config import Training
+from rankcode.training.config import Training, described
 from rankcode.training.distributed import Processes, own_device, processes
 from rankcode.training.plan import make_plan
 from rankcode.training.state import TrainingState
@@ -67,7 +67,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
     device = own_device(config.device)
     names = getattr(task, "label_names", None)
     network.label_names = tuple(names) if names and len(names) == network.num_classes else network.label_names
-    network.rule = objective.rule if isinstance(objective.rule, Threshold | StepThresholds) else None
+    network.rule = objective.rule if type(objective.rule) in RULES.values() and objective.rule != Never() else None
     source = split_of(task, "train")
     network.front_end = getattr(task, "front_end", None) or front_end_of(source) or network.front_end
     held_out = as_source(task.validation) if getattr(task, "validation", None) is not None else None
@@ -86,7 +86,7 @@ def fit(network: Network, task: Any, objective: Objective, config: Training | No
             lambda: folder.begin(_settings(network, task, source, objective, config), config.resume) if folder else None
         )
         if checkpoint is not None:
-            state.restore(checkpoint)
+            state.restore(checkpoint, Path(config.folder or "") / "checkpoint.pt")
         if folder is not None:
             folder.start(state.records, state.checkpoint())
         data = _batches(source, config, device, start=state.batch)
@@ -203,36 +203,7 @@ def _record(state: TrainingState, held_out: Source | None, rule: Rule, spike_rul
 
 def _settings(network: Network, task: Any, source: Source, objective: Objective, config: Training) -> dict[str, Any]:
     """What defines a run, as JSON."""
-    if is_dataclass(task):
-        data = {field.name: _describe(getattr(task, field.name)) for field in fields(task)}
-    else:
-        arrays = isinstance(source, Arrays)
-        data = {"inputs": list(source.inputs.shape), "fingerprint": source.fingerprint()} if arrays else {}
-    return {"task": {"name": str(getattr(task, "name", "own data")), **data}, **described(network, objective, config)}
-
-
-def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:
-    """A training apart from its data, as JSON."""
-    training = {field.name: _describe(getattr(config, field.name)) for field in fields(config)}
-    own = {} if type(objective) in OBJECTIVES else {"rule": _describe(objective.rule)}
-    return {
-        "network": describe(network),
-        "objective": _describe(objective) | own,
-        "training": {name: value for name, value in training.items() if name not in Training.WHERE},
-    }
-
-
-def _describe(part: Any) -> Any:
-    """A dataclass by name and fields; anything else by its name and those attributes that are plain, or rules."""
-    if part is None or isinstance(part, str | bool):
-        return part
-    if isinstance(part, Number):
-        return getattr(part, "item", lambda: part)()  # NumPy's numbers as Python's
-    if isinstance(part, tuple | list):
-        return [_describe(item) for item in part]
-    name = type(part).__name__
-    if not is_dataclass(part):
-        held = getattr(part, "__dict__", {}).items()
-        plain = {key: each for key, each in held if isinstance(each, Number | str | Rule) and not key.startswith("_")}
-        return {"own": getattr(part, "__qualname__", name), **{key: _describe(each) for key, each in plain.items()}}
-    return {"kind": name, **{field.name: _describe(getattr(part, field.name)) for field in fields(part)}}
+    data = {"own": type(task).__name__} if isinstance(task, tuple | list) else describe(task)
+    if "own" in data and isinstance(source, Arrays):
+        data |= {"inputs": list(source.inputs.shape), "fingerprint": source.fingerprint()}
+    return {"task": data, **described(network, objective, config)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
+from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor, nn
 
 from rankcode.decision import Decision
 from rankcode.network import Network
+from rankcode.saving.description import ContentError, content_of, damaged
+from rankcode.saving.model_file import different_weights
 from rankcode.training.config import Training
 from rankcode.training.distributed import Processes
 
@@ -20,10 +24,10 @@ class TrainingState:
         self.network, self.config, self.group = network, config, group
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
         self.learning_rate = config.learning_rate
-        self._own: dict[str, Any] = {"lr": config.learning_rate, "fused": None, "capturable": False}
-        if device.type == "cuda":  # one launch for all weights, and it can be recorded
-            self._own = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True, "capturable": True}
-        self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, **self._own)
+        settings: dict[str, Any] = {"lr": config.learning_rate}
+        if device.type == "cuda":  # one launch for all weights, which a CUDA graph can capture
+            settings = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True, "capturable": True}
+        self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, **settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
         self.average = None if config.ema_decay is None else copy.deepcopy(network)
         self.batch = 0  # batches done
@@ -114,7 +118,7 @@ class TrainingState:
             "seconds": self.seconds,
             "training_seconds": self.training_seconds,
             "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict()["state"],
             "scaler": self.scaler.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "records": self.records,
@@ -122,23 +126,59 @@ class TrainingState:
             "best_weights": self.best_weights,
         }
 
-    def restore(self, checkpoint: dict[str, Any]) -> None:
-        try:
-            self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
-            self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
-            self._seconds = checkpoint["seconds"]
-            self._validated = time.monotonic() - checkpoint.get("training_seconds", 0.0)
-            self.network.load_state_dict(checkpoint["network"])
-            groups = [group | self._own for group in checkpoint["optimizer"]["param_groups"]]  # as this device has it
-            self.optimizer.load_state_dict(checkpoint["optimizer"] | {"param_groups": groups})
-            self.scaler.load_state_dict(checkpoint["scaler"])
-            if self.average is not None:
-                self.average.load_state_dict(checkpoint["average"])
-            self.records, self.best = checkpoint["records"], checkpoint["best"]
-            self.best_weights = checkpoint["best_weights"]
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"the checkpoint in {self.config.folder} does not fit the network: {reason}") from None
+    def restore(self, checkpoint: dict[str, Any], file: Path) -> None:
+        """Continue from the checkpoint that was read from a file."""
+        with content_of(file):
+            self._check(checkpoint)
+            try:
+                self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": checkpoint["optimizer"]})
+                self.scaler.load_state_dict(checkpoint["scaler"])
+            except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
+                raise damaged("the state of the optimizer or of the gradient scaler cannot be used") from None
+        self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
+        self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
+        self._seconds = checkpoint["seconds"]
+        self._validated = time.monotonic() - checkpoint["training_seconds"]
+        self.network.load_state_dict(checkpoint["network"])
+        if self.average is not None:
+            self.average.load_state_dict(checkpoint["average"])
+        self.records, self.best = checkpoint["records"], checkpoint["best"]
+        self.best_weights = checkpoint["best_weights"]
+
+    def _check(self, checkpoint: dict[str, Any]) -> None:
+        """Whether every entry is of the right kind, and the weights are those of the network."""
+        kinds = {"batch": int, "examples": int, "seconds": int | float, "training_seconds": int | float}
+        for name, kind in kinds.items():
+            if not (isinstance(checkpoint.get(name), kind) and checkpoint[name] >= 0):
+                raise damaged(f"{name} is {shortened(checkpoint.get(name))}")
+        sums, records, best = (checkpoint.get(name) for name in ("sums", "records", "best"))
+        if not (isinstance(sums, Tensor) and sums.shape == self.sums.shape and sums.dtype == self.sums.dtype):
+            raise damaged("sums must be four numbers")
+        if not (isinstance(records, list) and all(map(_is_record, records)) and (best is None or _is_record(best))):
+            raise damaged("records and best are not those of a training run")
+        averages = {} if self.average is None else {"average": self.average}
+        for name, module in {"network": self.network, "best_weights": self.model, **averages}.items():
+            if misfit := different_weights(module.state_dict(), checkpoint.get(name)):
+                raise ContentError(f"does not fit the network: {misfit} ({name})")
+        weights: dict[Any, Tensor] = dict(enumerate(self.network.parameters()))
+        moments = checkpoint.get("optimizer")
+        for number, entry in moments.items() if isinstance(moments, dict) else [(None, None)]:
+            wanted = {"exp_avg": weights.get(number), "exp_avg_sq": weights.get(number)}
+            found = {name: entry.get(name) for name in wanted} if isinstance(entry, dict) else {}
+            if number not in weights or different_weights(wanted, found):
+                raise damaged(f"the optimizer has other weights than the network (number {shortened(number)})")
+
+
+def _is_record(record: Any) -> bool:
+    """Whether an entry of the history has the numbers that selection and plots need."""
+    if not (isinstance(record, dict) and isinstance(record.get("training"), dict)):
+        return False
+    names = ("accuracy", "loss", "harmonic_mean", "cost", "mean_steps", "fired")
+    reports = [record[name] for name in ("validation", "first_spike") if name in record]
+    return all(isinstance(record.get(name), int | float) for name in ("batch", "examples", "seconds")) and all(
+        isinstance(report, dict) and all(isinstance(report.get(name), int | float) for name in names)
+        for report in reports
+    )
 
 
 def merit(record: dict[str, Any], select: str) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from rankcode.experiments.figures import measures
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Setting, Trained, over_seeds
 from rankcode.experiments.trainings import mnist as trainings
 from rankcode.rules import Threshold
-from rankcode.training.loop import described
+from rankcode.training.config import described
 
 TITLE = "Table 1: temporal MNIST"
 FAST, SLOW = 0.15, 0.25  # of the frame
