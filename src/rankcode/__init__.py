@@ -1,18 +1,22 @@
 """rankcode: recurrent networks that learn when to answer."""
 
-from rankcode import cells, data, engines, tasks
-from rankcode.data import BadData, Batch
-from rankcode.decision import Decision
-from rankcode.front_ends.audio import Audio, LogMel
-from rankcode.inference import Trace, decide, trace
-from rankcode.metrics import Curve, Report, evaluate, tradeoff
-from rankcode.network import Network
-from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
-from rankcode.prediction import Prediction, predict
-from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
-from rankcode.saving.model_file import save
-from rankcode.saving.run_folder import load
-from rankcode.training import History, Training, fit
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankcode import cells, data, engines, tasks
+    from rankcode.data import BadData, Batch
+    from rankcode.decision import Decision
+    from rankcode.front_ends.audio import Audio, LogMel
+    from rankcode.inference import Trace, decide, trace
+    from rankcode.metrics import Curve, Report, evaluate, tradeoff
+    from rankcode.network import Network
+    from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
+    from rankcode.prediction import Prediction, predict
+    from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
+    from rankcode.saving.model_file import save
+    from rankcode.saving.run_folder import load
+    from rankcode.training import History, Training, fit
 
 __all__ = [
     "AtEnd",
@@ -52,3 +56,23 @@ __all__ = [
     "trace",
     "tradeoff",
 ]
+
+
+# Modules in which a public name is looked for.
+_HOMES = """data decision front_ends.audio inference metrics network objectives prediction rules saving.model_file
+saving.run_folder training"""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used: `rankcode --help` does not wait for PyTorch."""
+    if name in ("cells", "data", "engines", "tasks"):
+        return import_module(f"rankcode.{name}")
+    if name in __all__:
+        for home in _HOMES.split():
+            if hasattr(module := import_module(f"rankcode.{home}"), name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'rankcode' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

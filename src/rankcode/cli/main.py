@@ -1,59 +1,131 @@
-"""The command line: reads arguments, runs a command, turns an error into one line."""
+"""The command line: reads arguments, runs a command, turns an error into one line.
+
+The exit status is 0, 1 for an error, 2 for wrong arguments and 130 for Ctrl-C. Modules are imported when they are
+needed, so that help does not wait for PyTorch.
+"""
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import sys
-from contextlib import redirect_stderr
-from typing import Any
+import warnings
+from importlib import import_module, metadata
+from typing import Any, NoReturn
 
-from rankcode.cli import arguments
-from rankcode.cli.commands import COMMANDS
-from rankcode.saving.run_folder import versions
+from rankcode.cli.messages import UsageError, explained, printable, spell_out_what_cannot_be_encoded
+
+COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
+    "demo": "Train two small networks and write a page that compares them.",
+    "train": "Train a network on a task, or on your own data.",
+    "resume": "Continue a run that was interrupted, or train it for longer.",
+    "evaluate": "Measure accuracy and steps read on test data.",
+    "tradeoff": "Draw accuracy against steps read, over thresholds.",
+    "predict": "Answer recordings or series that have no labels.",
+    "data": "Download a public data set.",
+    "bench": "Measure the speed of the engines on this machine.",
+    "reproduce": "Make figures and tables of the paper.",
+}
+OVERVIEW = f"""\
+Usage: rankcode COMMAND [OPTIONS]
+
+Recurrent networks that learn when to answer, and compute nothing after it.
+
+Commands:
+{"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
+Examples:
+  rankcode demo                                  two minutes, to see what it is
+  rankcode train gestures.npz                    your own data
+  rankcode evaluate runs/gestures-at-spike       how right, and how early
+  rankcode predict runs/gestures-at-spike new.npz
+
+Options:
+  --help     Show this text; rankcode COMMAND --help explains a command.
+  --version  Show the version.
+"""
 
 
 def main(argv: list[str] | None = None) -> None:
-    if (sys.argv[1:] if argv is None else argv) == ["--version"]:
-        print(f"rankcode {versions()['rankcode']}")
-        return
+    argv = sys.argv[1:] if argv is None else argv
+    spell_out_what_cannot_be_encoded(sys.stdout, sys.stderr)
+    options: set[str] = set()
     try:
-        _parse(argv).run()
-    except KeyboardInterrupt:
-        sys.exit("\nrankcode: stopped")
-    except BrokenPipeError:
-        os._exit(1)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            if (command := _parsed(argv, options)) is not None:
+                command.run()
+        sys.stdout.flush()
+    except KeyboardInterrupt as stop:
+        _stop(str(stop) or "stopped", 130)
+    except BrokenPipeError:  # the reader has seen enough, as `head` has: what follows would be printed for nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if os.environ.get("RANKCODE_TRACEBACK"):
             raise
-        expected = isinstance(error, ValueError | OSError | ImportError)
-        hint = "" if expected else f" ({type(error).__name__}; set RANKCODE_TRACEBACK=1 to see where)"
-        sys.exit(f"rankcode: {' '.join(str(error).split())}{hint}")
+        _stop(explained(error, options), 2 if isinstance(error, UsageError) else 1)
 
 
-def _parse(argv: list[str] | None) -> Any:
-    """The command that was asked for. tyro explains a mistake in a box of many lines: here it becomes one."""
+def _parsed(argv: list[str], options: set[str]) -> Any:
+    """The command that was asked for, and into `options` the names of its arguments; None after help."""
+    name, *rest = argv or [""]
+    if name in ("--help", "-h"):
+        print(OVERVIEW, end="")
+        return None
+    if name == "--version":
+        print(f"rankcode {_version()}")
+        return None
+    if name not in COMMANDS:
+        problem = f"there is no command {name!r}" if name else "no command was given"
+        raise UsageError(f"{problem}: choose from {', '.join(COMMANDS)} (see rankcode --help)")
+    from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+
+    kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
+    required = " ".join(field.upper() for field in kind.__match_args__)
+    app = App(
+        name=f"rankcode {name}",
+        usage=f"Usage: rankcode {name} {required}{' ' if required else ''}[OPTIONS]",
+        help_format="markdown",
+        version_flags=(),
+        group_commands=Group("Commands", show=False),
+        default_parameter=Parameter(consume_multiple=True, negative_iterable=(), show_default=_shown),
+    )
+    app.default(kind)
+    options.update(argument.name.lstrip("-").replace("-", "_") for argument in app.assemble_argument_collection())
     try:
-        import tyro
-    except ImportError:
-        return arguments.parse(COMMANDS, argv)
-    said = io.StringIO()
+        make, bound, _ = app.parse_args(rest, exit_on_error=False, print_error=False)
+    except MissingArgumentError as error:
+        missing = error.argument
+        if missing is None or missing.tokens or error.keyword:
+            raise UsageError(f"{error} (see rankcode {name} --help)") from None
+        explanations = {
+            each.name: each.parameter.help for each in app.assemble_argument_collection(parse_docstring=True)
+        }
+        raise UsageError(f"{missing.name.lstrip('-').upper()} is missing: {explanations[missing.name]}") from None
+    except CycloptsError as error:
+        raise UsageError(f"{error} (see rankcode {name} --help)") from None
+    return make(*bound.args, **bound.kwargs)
+
+
+def _shown(default: Any) -> Any:
+    """A default as help shows it: not at all where it is no value that one would type."""
+    if default is None or isinstance(default, bool) or default == ():
+        return None
+    return " ".join(map(str, default)) if isinstance(default, tuple) else default
+
+
+def _version() -> str:
     try:
-        with redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog="rankcode",
-                description="Recurrent networks that learn when to answer.",
-                args=argv,
-                config=(tyro.conf.PositionalRequiredArgs, tyro.conf.OmitArgPrefixes),
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        lines = [line.strip(" │╰╯─|+") for line in said.getvalue().strip().splitlines()[1:]]  # without the title
-        text = " ".join(line for line in lines if line.strip("-") and not line.startswith("For full helptext"))
-        text = re.sub(
-            r"Error parsing __tyro\S+ |Argument helptext.*|in rankcode \S+ --help$|rankcode \S+ --help$", "", text
-        )
-        raise ValueError(f"{text.strip()} (see rankcode --help)") from None
+        return metadata.version("rankcode")
+    except metadata.PackageNotFoundError:
+        return "from source"
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"rankcode: warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+
+
+def _stop(message: str, status: int) -> NoReturn:
+    text = f"rankcode: {printable(message)}"
+    print(text, file=sys.stderr)
+    stop = SystemExit(text)
+    stop.code = status
+    raise stop

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from rankcode.cli.left_out import say_left_out
+from rankcode.cli.messages import say, say_left_out
+from rankcode.cli.names import rule_at
+from rankcode.cli.options import Device, Flag
 from rankcode.data.sound_files import read_audio
 from rankcode.data.sources import BadData
 from rankcode.front_ends.audio import Audio
 from rankcode.network import Network
 from rankcode.prediction import Prediction, predict, predict_file
-from rankcode.rules import Rule, Threshold, check_rule
+from rankcode.rules import Rule
 from rankcode.saving.run_folder import RunFolder, load
 from rankcode.tasks.sound import sound_files
 from rankcode.training.distributed import own_device
@@ -22,30 +24,33 @@ from rankcode.training.distributed import own_device
 
 @dataclass(frozen=True)
 class Predict:
-    """What a trained network answers to sound files, or to the rows of a data file, and when."""
+    """Print what a trained network answers to sound files, or to the rows of a data file, and when.
+
+    For example:
+
+        rankcode predict runs/gestures-at-spike new.npz
+        rankcode predict runs/speech-commands-at-spike one.wav recordings/ --json
+        rankcode predict model.safetensors new.npz --threshold 0.99
+    """
 
     model: str
     """Folder of a run, or a model file."""
     files: tuple[str, ...]
     """Sound files, folders of them, or .npz, .ts, .tsv and .arff files, as the network was trained on."""
+    _: KW_ONLY
     threshold: float | None = None
     """θ to answer at. Default: that of the training; 0.95 where it had none."""
-    skip_bad: bool = False
-    """Go on where a file cannot be used, and say which."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
-    json: bool = False
+    skip_bad: Flag = False
+    """Leave out files and rows that cannot be used, and name them."""
+    device: Device = "auto"
+    json: Flag = False
     """Print a line of JSON for each answer instead of a table."""
 
     def run(self) -> None:
-        if not self.files:
-            raise ValueError("name at least one file")
         if Path(self.model).is_dir() and self.threshold is None:
-            RunFolder(self.model).rule()  # refuses what only Python can use
+            RunFolder(self.model).rule()  # refuses a rule that only Python can use
         network = load(self.model).to(own_device(self.device))
-        rule = None if self.threshold is None else Threshold(self.threshold)
-        if rule is not None:
-            check_rule(rule, network.activation, network.num_classes)  # now: it is not the fault of a file
+        rule = None if self.threshold is None else rule_at(self.threshold, network)
         answered = 0
         for place, answer in self._answers(network, rule):
             answered += 1
@@ -53,10 +58,10 @@ class Predict:
                 print(json.dumps({"from": place, **answer._asdict()}))
                 continue
             if answered == 1:
-                print("answer         probability   steps   heard   from")
+                say("answer         probability   steps   heard   from")
             heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
             silent = "" if answer.fired else "  (did not fire)"
-            print(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
+            say(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
         if answered == 0:
             raise ValueError("there was nothing to answer to")
 

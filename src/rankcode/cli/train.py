@@ -1,127 +1,164 @@
-"""`rankcode train` and `rankcode resume`."""
+"""`rankcode train`."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
-from importlib.util import find_spec
+from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import torch
+from cyclopts import Parameter
 
-from rankcode.cli.left_out import say_left_out
-from rankcode.cli.names import ObjectiveName, named_objective, named_task, read_beta
+from rankcode.cli.messages import say, say_left_out
+from rankcode.cli.names import ObjectiveName, data_name, named_objective, named_task, read_beta, usage_errors
+from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Flag
+from rankcode.front_ends.audio import Audio
+from rankcode.front_ends.standardise import Standardise
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
-from rankcode.saving.run_folder import RunFolder, free_folder
-from rankcode.tasks import TASKS
+from rankcode.saving.run_folder import free_folder
 from rankcode.training.loop import Training, fit
 from rankcode.training.standard_network import HIDDEN_SIZES, CellName, standard_network
+
+# An option that is not given is None, and takes its value from here, or else from `Training`.
+RECIPE: dict[str, Any] = {"objective": "at-spike", "beta": "0", "cell": "lstm", "num_layers": 1}
+GROUPS = {
+    MOST_USED: "epochs examples batch_size learning_rate folder",
+    OPTIMISATION: "optimizer schedule warmup_ratio weight_decay max_grad_norm ema_decay precision seed",
+}
+
+
+def _shown(default: Any) -> Parameter:
+    """How help shows an option that has this value if it is not given."""
+    if isinstance(default, bool):
+        return Parameter(show_default=False, negative=None if default else ())
+    return Parameter(show_default=lambda _: default)
+
+
+def _training_options() -> Any:
+    """`Training` with every setting left out unless it is given; its help texts are inherited."""
+    group = {name: group for group, names in GROUPS.items() for name in names.split()}
+    hints = get_type_hints(Training)
+    settings = [
+        (
+            each.name,
+            Annotated[hints[each.name] | None, Parameter(group=group.get(each.name, RUN)), _shown(each.default)],
+            None,
+        )
+        for each in fields(Training)
+    ]
+    namespace = {"__module__": __name__, "__post_init__": lambda self: None}
+    return make_dataclass("TrainingOptions", settings, bases=(Training,), frozen=True, namespace=namespace)
+
+
+if TYPE_CHECKING:
+    TrainingOptions = Training
+else:
+    TrainingOptions = _training_options()
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a network on a task, or on data of your own, and keep the run in a folder.
+    """Train a network on a task, or on your own data, and keep the run in a folder.
 
     Tasks: spotting, two-sequence, temporal-digits, temporal-mnist, speech-commands.
+    Your own data: a .npz, .ts, .tsv or .arff file, or a folder with a folder of sound
+    files for each class.
+
+    For example:
+
+        rankcode train two-sequence
+        rankcode train gestures.npz --epochs 200 --hidden-size 64
+        rankcode train sounds/ --augment --beta 0.2 --folder runs/sounds
     """
 
-    task: str
-    """What to learn: a task by name, or the path of your own data."""
-    data: str | None = None
-    """Where the data of temporal-mnist or speech-commands is. Default: where rankcode data puts it."""
-    augment: bool = False
-    """Alter the training data: recordings shifted, louder or softer, noisy, with parts masked; digits of temporal-mnist
-    turned, stretched and moved."""
-    skip_bad: bool = False
-    """Leave out files and rows that cannot be used, and say which."""
-    objective: ObjectiveName = "at-spike"
+    task: Annotated[str, Parameter(group=MOST_USED)]
+    """What to learn: the name of a task, or the path of your own data."""
+    _: KW_ONLY
+    objective: Annotated[ObjectiveName | None, Parameter(group=MOST_USED), _shown(RECIPE["objective"])] = None
     """at-spike is rank coding, at-end is conventional training."""
-    threshold: float | None = None
+    threshold: Annotated[float | None, Parameter(group=MOST_USED)] = None
     """θ at which an output fires. Default: 0.95, and a membrane of 1 for spiking cells."""
-    beta: str = "0"
-    """Weight of the entropy that is rewarded: a number, or a schedule such as 0:0.4,0.5:0.165 (0.4 at first,
-    0.165 from half of the training on)."""
-    cell: CellName = "lstm"
+    beta: Annotated[str | None, Parameter(group=MOST_USED), _shown(RECIPE["beta"])] = None
+    """Weight of the entropy that is rewarded: a number, or a schedule such as 0:0.4,0.5:0.165 (0.4 at first, 0.165 from
+    half of the training on)."""
+    cell: Annotated[CellName | None, Parameter(group=MOST_USED), _shown(RECIPE["cell"])] = None
     """Recurrent cell."""
-    hidden_size: int | None = None
-    """Units in the cell. Default: 125 for lstm and gru, 256 for lif, 8 maps for conv-lstm, 16 for conv-lif."""
-    num_layers: int = 1
-    """Layers of an LSTM or GRU."""
-    readout_layer_size: int | None = None
-    """Units of a hidden layer (ReLU) between an LSTM or GRU and the outputs. Default: no such layer."""
-    kernel_size: int | None = None
+    hidden_size: Annotated[int | None, Parameter(group=MOST_USED)] = None
+    """Units of the cell. Default: 125 for lstm and gru, 256 for lif, 8 channels for conv-lstm, 16 for conv-lif."""
+    training: Annotated[TrainingOptions, Parameter(name="*")] = field(default_factory=TrainingOptions)
+    data: Annotated[str | None, Parameter(group=DATA)] = None
+    """Folder with the data of temporal-mnist or speech-commands. Default: where rankcode data puts it."""
+    augment: Annotated[Flag, Parameter(group=DATA)] = False
+    """Vary the training data: recordings are shifted, scaled, mixed with noise and masked in parts; the digits of
+    temporal-mnist are rotated, stretched and shifted."""
+    skip_bad: Annotated[Flag, Parameter(group=DATA)] = False
+    """Leave out files and rows that cannot be used, and name them."""
+    validation_share: Annotated[float | None, Parameter(group=DATA)] = None
+    """Share of the training rows of each class that validate, where your data does not say which. Default: 0.2."""
+    test_share: Annotated[float | None, Parameter(group=DATA)] = None
+    """Share of the rows of each class that test, where your data does not say which. Default: 0.2."""
+    split_seed: Annotated[int | None, Parameter(group=DATA)] = None
+    """Seed that chooses these rows. Default: 0."""
+    num_layers: Annotated[int | None, Parameter(group=NETWORK), _shown(RECIPE["num_layers"])] = None
+    """Layers of an lstm or gru."""
+    readout_layer_size: Annotated[int | None, Parameter(group=NETWORK)] = None
+    """Units of a hidden layer (ReLU) between an lstm or gru and the outputs. Default: no such layer."""
+    kernel_size: Annotated[int | None, Parameter(group=NETWORK)] = None
     """Width of the convolutions of a conv-lstm or conv-lif, an odd number. Default: 3."""
-    decay: float | None = None
-    """What a spiking cell's membrane keeps from step to step. Default: 0.9; the paper has 0.2."""
-    training: Training = field(default_factory=Training)
+    decay: Annotated[float | None, Parameter(group=NETWORK)] = None
+    """Share of its membrane that a spiking cell keeps from step to step. Default: 0.9; the paper has 0.2."""
 
     def run(self) -> None:
-        task = named_task(self.task, data=self.data, augment=self.augment or None, skip_bad=self.skip_bad or None)
-        if self.cell in ("lstm", "gru", "lif") and any(field.name == "flat" for field in fields(task)):
+        given = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+        setting = RECIPE | given
+        with usage_errors():
+            config = Training(**{name: value for name, value in vars(self.training).items() if value is not None})
+        options = {name: given.get(name) for name in ("data", "validation_share", "test_share", "split_seed")}
+        task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
+        cell = setting["cell"]
+        if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
             task = replace(task, flat=True)
-        threshold = self.threshold
-        if threshold is None:
-            threshold = 1.0 if self.cell in ("lif", "conv-lif") else 0.95
-        objective = named_objective(self.objective, Threshold(threshold), read_beta(self.beta))
-        config = self.training
+        with usage_errors():
+            rule = Threshold(setting.get("threshold", 1.0 if cell in ("lif", "conv-lif") else 0.95))
+            objective = named_objective(setting["objective"], rule, read_beta(setting["beta"]))
+            torch.manual_seed(config.seed)
+            hidden_size = setting.get("hidden_size", HIDDEN_SIZES[cell])
+            network = standard_network(
+                task, cell, hidden_size, setting["num_layers"], self.decay, self.readout_layer_size, self.kernel_size
+            )
         if config.folder is None:
-            name = self.task if self.task in TASKS else Path(self.task).resolve().stem
-            config = replace(config, folder=str(free_folder(Path("runs") / f"{name}-{self.objective}")))
-        torch.manual_seed(config.seed)
-        hidden_size = HIDDEN_SIZES[self.cell] if self.hidden_size is None else self.hidden_size
-        network = standard_network(
-            task, self.cell, hidden_size, self.num_layers, self.decay, self.readout_layer_size, self.kernel_size
-        )
-        _fit(network, task, objective, config)
+            folder = free_folder(Path("runs") / f"{data_name(self.task)}-{setting['objective']}")
+            config = replace(config, folder=str(folder))
+        fit_and_report(network, task, objective, config)
 
 
-@dataclass(frozen=True)
-class Resume:
-    """Go on with a run that was cut off, from its latest checkpoint."""
-
-    run_folder: str
-    """Folder of the run."""
-    data: str | None = None
-    """Where the data of the run's task is, if it is no longer where training found it."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
-
-    def run(self) -> None:
-        folder = RunFolder(self.run_folder)
-        logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
-        training = Training.of_run(folder, device=self.device, tensorboard=logged)
-        data = None if self.data is None else str(Path(self.data).resolve())
-        task, network, objective = folder.task(data), folder.network(), folder.objective()
-        if self.data is not None:
-            _ = task.train  # what is not there, or is not what was trained on, is not written down
-            if int(os.environ.get("RANK", "0")) == 0:  # under torchrun the first process writes
-                with closing(folder):
-                    folder.move_data(self.data)
-        _fit(network, task, objective, training)
-
-
-def _fit(network: Network, task: Any, objective: Objective, config: Training) -> None:
+def fit_and_report(network: Network, task: Any, objective: Objective, config: Training) -> None:
+    """Train, and print how good the model is that was kept, where it is, and what to do with it."""
     if hasattr(task, "summary"):
-        print(task.summary(), file=sys.stderr)
+        say(task.summary(), file=sys.stderr)
     say_left_out(getattr(task, "left_out", ()))
+    folder = Path(str(config.folder))
     try:
         history = fit(network, task, objective, config)
     except KeyboardInterrupt:
-        begun = config.folder is not None and (Path(config.folder) / "checkpoint.pt").exists()
-        raise ValueError(f"stopped{f'; go on with: rankcode resume {config.folder}' if begun else ''}") from None
+        begun = (folder / "checkpoint.pt").exists()
+        raise KeyboardInterrupt(f"stopped{f'; continue with: rankcode resume {folder}' if begun else ''}") from None
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
         return
     if history.best is not None:
         best = history.best["first_spike" if config.select == "first_spike_accuracy" else "validation"]
-        print(
+        say(
             f"best model, by {config.select} on validation data: accuracy {100 * best['accuracy']:.2f} %, "
             f"mean steps {best['mean_steps']:.2f}"
         )
         if best["fired"] == 0 and not isinstance(objective.rule, Never):
-            print("it never fired on validation data: train for longer, or lower the threshold or beta")
-    print(f"kept in {config.folder}; next: rankcode evaluate {config.folder}")
+            say("it never fired on validation data: train for longer, or lower the threshold or beta")
+    name = shlex.quote(str(folder))
+    say(f"kept in {folder}; next:", f"  rankcode evaluate {name}", f"  rankcode tradeoff {name}")
+    if isinstance(network.front_end, Audio | Standardise):
+        say(f"  rankcode predict {name} FILE")

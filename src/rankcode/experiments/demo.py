@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import io
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from string import Template
@@ -23,7 +22,8 @@ from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike
 from rankcode.progress import Progress
 from rankcode.rules import FireAt, Never, Threshold
-from rankcode.saving.run_folder import RunFolder, free_folder
+from rankcode.saving.files import write_whole
+from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import TwoSequence
 from rankcode.training.loop import Training, fit
 
@@ -34,84 +34,68 @@ THRESHOLD = 0.95
 OBJECTIVES = {"rank-coded": AtSpike(THRESHOLD), "conventional": AtEnd()}
 
 
-@dataclass(frozen=True)
-class Demo:
-    """Train a rank-coded and a conventional network side by side and write a page that compares them."""
+def compare(folder: Path, examples: int, hidden_size: int, test_rows: int, seed: int) -> Path:
+    """Train both networks, print a table that compares them, and return the page."""
+    from rankcode import plots  # fails now, not after the training
 
-    folder: str | None = None
-    """Where the runs and the page are kept. Default: runs/demo, or the next free name."""
-    examples: int = 96_000
-    """Sequences each network is trained on."""
-    hidden_size: int = 32
-    """LSTM units of each network."""
-    test_rows: int = 50_000
-    """Fresh sequences both are judged on."""
-    seed: int = 0
-    """Seed of the weights and of the data."""
+    torch.set_num_threads(1)  # networks this small are fastest on one
+    task = TwoSequence(test_rows=test_rows)
+    print(f"Two LSTMs of {hidden_size} units learn from {examples:,} noisy sequences of {task.steps}")
+    print("steps to tell whether a sequence has a positive or a negative mean.")
+    _train_side_by_side(folder, examples, hidden_size, seed)
+    runs = {name: RunFolder(folder / name) for name in OBJECTIVES}
+    networks = {name: run.model("last") for name, run in runs.items()}
+    histories = {name: run.records() for name, run in runs.items()}
 
-    def run(self) -> None:
-        from rankcode import plots  # fails now, not after the training
-
-        if min(self.examples, self.hidden_size, self.test_rows) < 1:
-            raise ValueError("examples, units and test rows must be at least 1")
-        torch.set_num_threads(1)  # networks this small are fastest on one
-        folder = Path(self.folder) if self.folder else free_folder(Path("runs/demo"))
-        task = TwoSequence(test_rows=self.test_rows)
-        print(f"Two LSTMs of {self.hidden_size} units learn from {self.examples:,} noisy sequences of {task.steps}")
-        print("steps to tell whether a sequence has a positive or a negative mean.")
-        _train_side_by_side(self, folder)
-        runs = {name: RunFolder(folder / name) for name in OBJECTIVES}
-        networks = {name: run.model("last") for name, run in runs.items()}
-        histories = {name: run.records() for name, run in runs.items()}
-
-        print("\ncomparing …")
-        rows = _compare(task, networks, histories)
-        curves = {name: tradeoff(network, task) for name, network in networks.items()}
-        limits = task.limit_curves()
-        batch = next(task.test.scan(200, "cpu"))
-        shown = _telling_examples(networks["rank-coded"], batch.inputs)
-        figures = {
-            "examples": plots.plot_examples(
-                batch.inputs[shown],
-                [task.label_names[label] for label in batch.labels[shown].tolist()],
-                {name: trace(network, batch.inputs[shown]) for name, network in networks.items()},
-                THRESHOLD,
-            ),
-            "spike_times": plots.plot_spike_times(histories),
-            "tradeoff": plots.plot_tradeoff(curves, limits),
-        }
-        page = folder / "report.html"
-        page.write_text(_page(self, task, rows, figures))
-        print(_table(rows))
-        print(f"The page {page} shows how it happened. Each run is kept beside it, in {folder}.")
+    print("\ncomparing …")
+    rows = _compare(task, networks, histories)
+    batch = next(task.test.scan(200, "cpu"))
+    shown = _telling_examples(networks["rank-coded"], batch.inputs)
+    figures = {
+        "examples": plots.plot_examples(
+            batch.inputs[shown],
+            [task.label_names[label] for label in batch.labels[shown].tolist()],
+            {name: trace(network, batch.inputs[shown]) for name, network in networks.items()},
+            THRESHOLD,
+        ),
+        "spike_times": plots.plot_spike_times(histories),
+        "tradeoff": plots.plot_tradeoff(
+            {name: tradeoff(network, task) for name, network in networks.items()}, task.limit_curves()
+        ),
+    }
+    numbers = {"examples_count": f"{examples:,}", "units": hidden_size, "steps": task.steps}
+    page = folder / "report.html"
+    write_whole(page, _page(rows, figures, numbers).encode())
+    print(_table(rows))
+    return page
 
 
-def _train(name: str, demo: Demo, folder: Path) -> None:
-    """One of the two trainings, in a process of its own."""
+def _train(folder: Path, name: str, examples: int, hidden_size: int, seed: int) -> None:
+    """Train one of the two networks; runs in its own process."""
     torch.set_num_threads(1)
-    torch.manual_seed(demo.seed)
+    torch.manual_seed(seed)
     config = Training(
-        examples=demo.examples,
+        examples=examples,
         batch_size=64,
         learning_rate=0.005,
         schedule="cosine",
         max_grad_norm=1.0,
         ema_decay=0.99,
-        validate_every=max(1, demo.examples // 64 // 60),
+        validate_every=max(1, examples // 64 // 60),
         finish_with="last",
-        seed=demo.seed,
+        seed=seed,
         device="cpu",
         folder=str(folder / name),
         progress=False,
     )
-    fit(Network(cells.LSTM(1, demo.hidden_size), outputs=1), TwoSequence(), OBJECTIVES[name], config)
+    fit(Network(cells.LSTM(1, hidden_size), outputs=1), TwoSequence(), OBJECTIVES[name], config)
 
 
-def _train_side_by_side(demo: Demo, folder: Path) -> None:
-    """Both trainings at once, and a line that shows how they get on."""
+def _train_side_by_side(folder: Path, examples: int, hidden_size: int, seed: int) -> None:
+    """Train both networks at once, and show one line of progress for them."""
     with ProcessPoolExecutor(len(OBJECTIVES), get_context("spawn")) as pool:
-        trainings = [pool.submit(_train, name, demo, folder) for name in OBJECTIVES]
-        with Progress(demo.examples) as bar:
+        trainings = [pool.submit(_train, folder, name, examples, hidden_size, seed) for name in OBJECTIVES]
+        with Progress(examples) as bar:
             waiting = set(trainings)
             while waiting:
                 waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION).not_done
@@ -119,7 +103,7 @@ def _train_side_by_side(demo: Demo, folder: Path) -> None:
                 done = min((record["examples"] for records in latest.values() for record in records), default=0)
                 if all(latest.values()) and bar.due(done):
                     texts = [f"{name} {_at_first_spike(record)}" for name, (record,) in latest.items()]
-                    bar.show(min(done, demo.examples), ", ".join(texts))
+                    bar.show(min(done, examples), ", ".join(texts))
         for training in trainings:
             training.result()
 
@@ -179,16 +163,13 @@ def _table(rows: list[dict[str, str]]) -> str:
     return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths.values(), strict=True)) for line in lines)
 
 
-def _page(demo: Demo, task: TwoSequence, rows: list[dict[str, str]], figures: dict[str, Figure]) -> str:
-    """One self-contained HTML page."""
+def _page(rows: list[dict[str, str]], figures: dict[str, Figure], numbers: dict[str, Any]) -> str:
+    """One HTML page that needs no other file."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in rows[0])
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     pictures = {name: _svg(figure) for name, figure in figures.items()}
-    text = Template(PAGE)
-    return text.substitute(
-        pictures, table=table, examples_count=f"{demo.examples:,}", units=demo.hidden_size, steps=task.steps
-    )
+    return Template(PAGE).substitute(pictures, table=table, **numbers)
 
 
 def _svg(figure: Figure) -> str:

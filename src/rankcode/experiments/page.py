@@ -11,7 +11,10 @@ from typing import Any
 from rankcode.experiments import EXPERIMENTS
 from rankcode.saving.files import write_whole
 
-HEAD = """# The paper, reproduced
+AUTHOR = "Written by `rankcode reproduce`"  # marks the page, so that no other file is replaced by it
+HEAD = f"""<!-- {AUTHOR}. -->
+
+# The paper, reproduced
 
 Rank coding: Jeffares, Guo, Stenetorp and Moraitis, *Spike-inspired rank coding for fast and accurate recurrent neural
 networks*, ICLR 2022. Its figures and tables, the paper's numbers beside ours; `rankcode reproduce all` makes this page.

@@ -1,0 +1,44 @@
+"""Files that a command writes: a file that something else wrote is never replaced."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankcode.cli.messages import UsageError
+from rankcode.saving.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HEAD = 1000  # bytes in which a file says what wrote it
+
+
+class OutputFiles:
+    """OUTPUT.json and OUTPUT.png of a command. Both say what wrote them; only such files are replaced."""
+
+    def __init__(self, output: str, command: str):
+        self.stem, self.author = output.removesuffix(".json").removesuffix(".png"), f"rankcode {command}"
+        if not Path(self.stem).name or self.stem.endswith(("/", "\\")) or Path(self.stem).is_dir():
+            raise UsageError(f"--output {output} is a folder: give the name of the files too, such as {command}")
+        self.json, self.png = Path(f"{self.stem}.json"), Path(f"{self.stem}.png")
+        for path in (self.json, self.png):
+            check_replaceable(path, self.author, "--output")
+
+    def write(self, content: dict[str, Any], figure: Figure) -> None:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=150, metadata={"Software": self.author})
+        write_whole(self.json, json.dumps({"written by": self.author, **content}, indent=2).encode() + b"\n")
+        write_whole(self.png, picture.getvalue())
+
+
+def check_replaceable(path: Path, author: str, option: str) -> None:
+    """Raise where a file exists and does not say that `author` wrote it."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: choose another {option}")
+    if path.exists():
+        with open(path, "rb") as file:
+            if author.encode() not in file.read(HEAD):
+                raise UsageError(f"{path} exists, and {author} did not write it: choose another {option}")

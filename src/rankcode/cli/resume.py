@@ -1,0 +1,44 @@
+"""`rankcode resume`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import KW_ONLY, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rankcode.cli.options import Device, MovedData
+from rankcode.cli.train import fit_and_report
+from rankcode.saving.run_folder import RunFolder
+from rankcode.training.loop import Training
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run that was interrupted, from its latest checkpoint, or train it for longer.
+
+    For example:
+
+        rankcode resume runs/gestures-at-spike
+        rankcode resume runs/gestures-at-spike --epochs 400
+    """
+
+    run_folder: str
+    """Folder of the run."""
+    _: KW_ONLY
+    data: MovedData = None
+    device: Device = "auto"
+
+    def run(self) -> None:
+        folder = RunFolder(self.run_folder)
+        logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
+        training = Training.of_run(folder, device=self.device, tensorboard=logged)
+        data = None if self.data is None else str(Path(self.data).absolute())
+        task, network, objective = folder.task(data), folder.network(), folder.objective()
+        if self.data is not None:
+            _ = task.train  # moved data that is missing, or is not what was trained on, is not recorded
+            if int(os.environ.get("RANK", "0")) == 0:  # under torchrun the first process writes
+                with closing(folder):
+                    folder.move_data(self.data)
+        fit_and_report(network, task, objective, training)

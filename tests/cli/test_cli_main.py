@@ -1,0 +1,250 @@
+"""The command line as a whole: help, mistakes, exit status, output."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_data import CPU, QUICK, says, tone, two_levels
+
+import rankcode
+from rankcode.cli.main import COMMANDS, main
+
+EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "tensorboard", "triton")
+SOURCE = str(Path(rankcode.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE}
+
+
+def without(modules, *commands):
+    """Run commands, one after the other, in a process that cannot import these modules: (status, output, errors)."""
+    code = f"""import contextlib, io, json, sys
+sys.modules.update(dict.fromkeys({tuple(modules)}))
+from rankcode.cli.main import main
+for arguments in json.loads(sys.argv[1]):
+    status = 0
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main(arguments)
+        except SystemExit as stop:
+            status = stop.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(commands)], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def help_of(command, capsys):
+    main([command, "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_readable_on_80_columns_and_has_an_example(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(command, capsys)
+    assert max(map(len, text.splitlines())) <= 80
+    example = re.search(rf"For example:\s+rankcode {command}\b", text)
+    assert example and text.startswith(f"Usage: rankcode {command} ")
+    assert "None" not in text and "dataclass" not in text
+    assert not re.search(r"\[default: (False|True|\(|\])|--empty-|-no-skip-bad", text)
+
+
+def test_help_shows_the_options_that_matter_first(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of("train", capsys)
+    first, _, rest = text.partition("─ Data ─")
+    shown = re.findall(r"^│ [* ]*(?:TASK )?--([a-z-]+)", first, re.MULTILINE)
+    assert shown[0] == "task" and {"objective", "cell", "hidden-size", "epochs", "learning-rate", "folder"} < set(shown)
+    assert len(shown) <= 12
+    assert "[default: at-spike]" in first and "Rows in a batch" in first and "[default: 128]" in first
+    assert [title for title in ("Network", "Optimisation", "Run") if f"─ {title} ─" not in rest] == []
+
+
+def test_the_overview_fits_one_screen_and_does_not_wait_for_pytorch():
+    ((status, text, _),) = without(("torch", "numpy"), ["--help"])
+    lines = text.splitlines()
+    assert status == 0 and len(lines) <= 25 and max(map(len, lines)) <= 80
+    assert [name for name in COMMANDS if not any(line.startswith(f"  {name} ") for line in lines)] == []
+
+
+def test_version(capsys):
+    main(["--version"])
+    assert re.fullmatch(r"rankcode \d+\.\d+.*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "no command was given: choose from demo, train"),
+        ("tarin", "there is no command 'tarin': choose from demo, train"),
+        ("nonsense --help", "there is no command 'nonsense'"),
+        ("train", "TASK is missing: What to learn"),
+        ("predict run", "FILES is missing"),
+        ("train mnist", "no task and no data 'mnist': name a path, or one of spotting"),
+        ("train nonsense.npz", "no data 'nonsense.npz'"),
+        ("train spotting extra", "extra"),
+        ("train spotting --raet 1", "Unknown option: --raet"),
+        ("train spotting --learning-rat 1", "Did you mean --learning-rate?"),
+        ("train spotting --learning-rate fast", 'Invalid value for --learning-rate: unable to convert "fast"'),
+        ("train spotting --learning-rate", "--learning-rate requires an argument"),
+        ("train spotting --learning-rate -1", "--learning-rate must be a number above 0"),
+        ("train spotting --cell transformer", 'Choose from: "lstm", "gru"'),
+        ("train spotting --threshold nan", "threshold"),
+        ("train spotting --beta much", "--beta must be a number"),
+        ("train spotting --beta nan", "--beta must be a number"),
+        ("train spotting --objective every-step --beta 0.1", "every-step has no --beta"),
+        ("train spotting --cell conv-lstm", "reads images"),
+        ("train spotting --data x", "--data means nothing for spotting"),
+        ("train spotting --test-share 0.1", "--test-share means nothing for spotting"),
+        ("train two-sequence --augment", "--augment means nothing for two-sequence"),
+        ("train temporal-digits --skip-bad", "--skip-bad means nothing for temporal-digits"),
+        ("train temporal-digits --cell lif --num-layers 2", "--num-layers is for lstm and gru"),
+        ("train temporal-digits --cell lif --kernel-size 5", "--kernel-size is for conv-lstm and conv-lif"),
+        ("train temporal-digits --cell conv-lif --kernel-size 4", "--kernel-size must be odd"),
+        ("train temporal-digits --cell conv-lstm --kernel-size -1", "--kernel-size must be odd"),
+        ("train temporal-digits --cell lif --decay 3", "must be within 0…1, not 3"),
+        ("train spotting --decay 0.5", "decay is for lif and conv-lif, not for lstm"),
+        ("train spotting --readout-layer-size -3", "--readout-layer-size must be at least 1, not -3"),
+        ("train spotting --readout-layer-size 4 --cell lif", "for lstm and gru, not for lif"),
+        (f"train spotting --seed {'9' * 30}", "seed must be a whole number"),
+        ("train spotting --engine steam", "not 'steam'"),
+        ("train spotting --resume", "resume needs a folder"),
+        ("train spotting --epochs 2 --examples 3", "epochs or examples, not both"),
+        ("tradeoff", "RUN-FOLDERS is missing"),
+        ("evaluate run --split holiday", '"test", "validation"'),
+        ("demo --test-rows 0", "--test-rows must be at least 1"),
+        ("data imagenet", 'Choose from: "mnist"'),
+        ("reproduce fig99", "no figure or table 'fig99'"),
+        ("bench --batch-sizes 0", "at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_exits_with_2(arguments, said, capsys):
+    says(arguments.split(), said, status=2)
+    assert capsys.readouterr().out == "" and list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("train .", "is no data that rankcode reads"),
+        ("train spotting --device abacus", "no device 'abacus'"),
+        ("train spotting --threshold 1.5", "threshold 1.5 is outside"),
+        ("train temporal-mnist", "rankcode data mnist --to"),
+        ("train temporal-mnist --data none", "rankcode data mnist --to"),
+        ("train speech-commands --data none", "rankcode data speech-commands --to"),
+        ("evaluate nowhere", "nowhere is not a run folder"),
+        ("evaluate nowhere --on x", "nowhere is not a run folder"),
+        ("resume nowhere", "nowhere is not a run folder"),
+        ("tradeoff nowhere", "nowhere is not a run folder"),
+        ("predict nowhere x.wav", "no model file nowhere"),
+        ("predict . x.wav", "not a run folder"),
+    ],
+)
+def test_an_error_is_one_line_and_exits_with_1(arguments, said, capsys):
+    says(arguments.split(), said, status=1)
+    assert capsys.readouterr().out == "" and not list(Path().rglob("*.safetensors"))
+
+
+def test_ctrl_c_while_pytorch_is_imported_is_one_line():
+    code = "import rankcode.cli.main as line; print('ready', flush=True); line.main(['train', 'spotting'])"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, env=ENVIRONMENT) as process:
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.3)  # the import takes seconds
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, b"rankcode: stopped\n")
+
+
+def test_a_closed_pipe_is_not_an_error_and_costs_no_file(trained):
+    line = f"{sys.executable} -m rankcode tradeoff {trained / 'series-run'} --device cpu | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"{line}; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert "area under the curve" in done.stdout.splitlines()[0] and done.stdout.splitlines()[1:] == ["0"]
+    assert "rankcode: " not in done.stderr and "Error" not in done.stderr
+    assert len(json.loads(Path("tradeoff.json").read_text())["curves"]) == 1 and Path("tradeoff.png").exists()
+
+
+def test_output_that_is_not_unicode(trained):
+    done = subprocess.run(
+        [sys.executable, "-m", "rankcode", "evaluate", str(trained / "series-run"), *CPU],
+        capture_output=True,
+        env={**ENVIRONMENT, "PYTHONIOENCODING": "cp1252"},
+    )
+    assert done.returncode == 0 and b"(alpha = 0.5)" in done.stdout and b"####" in done.stderr, done.stderr
+
+
+def test_names_from_data_do_not_reach_the_terminal_raw(tmp_path, capsys):
+    names = ("low\x1b[2J", "high\nand more")
+    path = two_levels(tmp_path / "levels\x1b[31m.npz", names=names)
+    main(["train", path, *QUICK, "--epochs", "10", "--folder", "run\x07"])
+    main(["evaluate", "run\x07", *CPU])
+    main(["predict", "run\x07", path, *CPU])
+    main(["tradeoff", "run\x07", *CPU, "--output", "out\x1bput"])
+    said = capsys.readouterr()
+    text = said.out + re.sub(r"\r\x1b\[2K|\r", "", said.err)
+    assert [each for each in text if not each.isprintable() and each != "\n"] == []
+    assert "low\\x1b[2J" in said.out and "high\\nand more" in said.out and "run\\x07" in said.out
+    says(["evaluate", "no\x1bwhere"], "no\\x1bwhere is not a run folder", status=1)
+
+
+def test_the_core_alone_runs_the_commands(trained):
+    two_levels("levels.npz")
+    tone(Path("one.wav"), 320)
+    few = [*QUICK, "--examples", "32", "--folder", "run", "--readout-layer-size", "3"]
+    commands = {
+        "rankcode evaluate run": ["train", "levels.npz", *few],
+        "on 60 rows of levels.npz": ["evaluate", "run", "--on", "levels.npz", *CPU],
+        "levels.npz, row 60": ["predict", "run", "levels.npz", *CPU],
+        "deep": ["predict", str(trained / "sound-run"), "one.wav", *CPU],
+    }
+    for said, (status, out, err) in zip(commands, without(EXTRAS, *commands.values()), strict=True):
+        assert status == 0 and said in out, err
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(trained):
+    Path("one.mp3").write_bytes(b"\xff\xfb\x90\x00" * 300)
+    content = bytearray(tone(Path("other_rate.wav"), 320).read_bytes())
+    content[24:28], content[28:32] = (8000).to_bytes(4, "little"), (16000).to_bytes(4, "little")
+    Path("other_rate.wav").write_bytes(content)
+    sound = str(trained / "sound-run")
+    wanted = [
+        (["demo"], "plots"),
+        (["bench"], "plots"),
+        (["tradeoff", str(trained / "series-run")], "plots"),
+        (["reproduce", "fig2", "--scale", "smoke"], "plots"),
+        (["train", "temporal-digits"], "data"),
+        (["train", "spotting", "--tensorboard", "--folder", "run"], "tensorboard"),
+        (["predict", sound, "one.mp3", *CPU], "audio"),
+        (["predict", sound, "other_rate.wav", *CPU], "audio"),
+    ]
+    done = without(EXTRAS, *(arguments for arguments, _ in wanted))
+    for (arguments, extra), (status, _, err) in zip(wanted, done, strict=True):
+        assert status == 1 and err.count("\n") == 1, (arguments, err)
+        assert err.startswith("rankcode: ") and err.endswith(f"pip install 'rankcode[{extra}]'\n"), (arguments, err)
+    assert not Path("runs").exists() and not Path("run").exists()
+
+
+def test_an_unexpected_error_says_how_to_see_more(monkeypatch, tmp_path):
+    from rankcode.cli import names
+
+    monkeypatch.setattr(names, "TASKS", None)
+    says(["train", "spotting"], "TypeError", "RANKCODE_TRACEBACK=1", status=1)
+    monkeypatch.setenv("RANKCODE_TRACEBACK", "1")
+    with pytest.raises(TypeError):
+        main(["train", "spotting"])
+
+
+def test_lack_of_memory_is_said(tmp_path):
+    np.savez(tmp_path / "rows.npz", X=np.zeros((20, 3), np.float32), y=np.arange(20) % 2)
+    says(["train", str(tmp_path / "rows.npz"), "--hidden-size", "3000000", *CPU], "memory", "--hidden-size", status=1)

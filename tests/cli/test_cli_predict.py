@@ -1,0 +1,130 @@
+"""`rankcode predict`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from small_data import CPU, QUICK, answers, says, tone, tones, two_levels
+
+import rankcode as rc
+from rankcode.cli.main import main
+from rankcode.saving.run_folder import RunFolder
+
+
+def test_predict_sound_files_and_folders(trained, capsys):
+    one, run = tone(Path("one.wav"), 320), str(trained / "sound-run")
+    main(["predict", run, "one.wav", *CPU])
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["answer", "probability", "steps", "heard", "from"]
+    assert row.split()[0] == "deep" and " ms " in row and row.split()[5] == "one.wav"
+    tones(Path("folder"), count=2)
+    main(["predict", run, "folder", "one.wav", *CPU, "--json"])
+    found = answers(capsys)
+    assert [each["from"] for each in found] == [
+        *(f"folder/{word}/{k}.wav" for word in ("deep", "high") for k in (0, 1)),
+        "one.wav",
+    ]
+    assert [each["label"] for each in found] == ["deep", "deep", "high", "high", "deep"]
+    (expected,) = rc.predict(RunFolder(run).model(), one)
+    assert found[-1] == {"from": "one.wav", **expected._asdict()}
+
+
+def test_predict_with_a_threshold_of_ones_own(trained, capsys):
+    tone(Path("one.wav"), 320)
+    for threshold, fired in ((0.5, True), (1.0, False)):
+        main(["predict", str(trained / "sound-run"), "one.wav", *CPU, "--threshold", str(threshold), "--json"])
+        (found,) = answers(capsys)
+        steps = 1 if fired else 11
+        assert (found["fired"], found["steps"]) == (fired, steps)
+        assert found["milliseconds"] == min(300, 10 * (steps - 1) + 212.5)
+    main(["predict", str(trained / "sound-run"), "one.wav", *CPU, "--threshold", "1.0"])
+    assert "(did not fire)" in capsys.readouterr().out
+
+
+def test_predict_the_rows_of_a_file(trained, capsys):
+    two_levels("other.npz", rows=6)
+    main(["predict", str(trained / "series-run"), "other.npz", *CPU, "--json"])
+    found = answers(capsys)
+    assert [each["from"] for each in found] == [f"other.npz, row {row}" for row in range(1, 7)]
+    expected = rc.predict(RunFolder(trained / "series-run").model(), "other.npz", rc.Threshold(0.9))
+    assert [{**each, "from": ""} for each in found] == [{"from": "", **each._asdict()} for each in expected]
+    main(["predict", str(trained / "series-run"), "other.npz", *CPU])
+    assert len(capsys.readouterr().out.splitlines()) == 7
+
+
+def test_predict_with_a_model_file(trained, capsys):
+    shutil.copy(trained / "series-run" / "best.safetensors", "model.safetensors")
+    two_levels("other.npz", rows=6)
+    main(["predict", "model.safetensors", "other.npz", *CPU, "--json"])
+    network = rc.load("model.safetensors")
+    assert network.rule == rc.load(trained / "series-run").rule == rc.Threshold(0.9)
+    expected = rc.predict(network, "other.npz", rc.Threshold(0.9))
+    assert [each["probability"] for each in answers(capsys)] == [each.probability for each in expected]
+
+
+def test_a_broken_file_among_good_ones(trained, capsys):
+    for name in ("a", "c"):
+        tone(Path("folder", f"{name}.wav"), 320)
+    Path("folder", "b.wav").write_bytes(tone(Path("b.wav"), 320).read_bytes()[:-100])
+    arguments = ["predict", str(trained / "sound-run"), "folder", *CPU, "--json"]
+    says(arguments, "folder/b.wav is cut short", "--skip-bad")
+    capsys.readouterr()
+    main([*arguments, "--skip-bad"])
+    said = capsys.readouterr()
+    assert [json.loads(line)["from"] for line in said.out.splitlines()] == ["folder/a.wav", "folder/c.wav"]
+    assert said.err.count("left out: ") == 1 and "folder/b.wav is cut short" in said.err
+
+
+def test_many_files_one_of_them_broken(trained, capsys):
+    files = [tone(Path("folder", f"{number:03}.wav"), 300 + 40 * number, 0.23) for number in range(140)]
+    files.pop(70).write_bytes(b"")
+    main(["predict", str(trained / "sound-run"), "folder", *CPU, "--json", "--skip-bad"])
+    found = answers(capsys)
+    assert [each["from"] for each in found] == [str(file) for file in files]
+    expected = rc.predict(RunFolder(trained / "sound-run").model(), files)
+    assert [each["label"] for each in found] == [each.label for each in expected]
+    assert {each.label for each in expected} == {"deep", "high"}
+    assert [each["steps"] for each in found] == [each.steps for each in expected]
+
+
+def test_what_a_folder_hides_is_not_asked_for(trained, capsys):
+    tone(Path("folder", "a.wav"), 320)
+    Path("folder", "._a.wav").write_bytes(b"what another system keeps beside it")
+    main(["predict", str(trained / "sound-run"), "folder", *CPU, "--json"])
+    assert [each["from"] for each in answers(capsys)] == ["folder/a.wav"]
+
+
+def test_nothing_to_predict(trained):
+    Path("empty").mkdir()
+    says(["predict", str(trained / "sound-run"), "empty", *CPU], "no sound file in empty")
+    says(["predict", str(trained / "sound-run"), "none.wav", *CPU], "no file none.wav")
+    says(["predict", str(trained / "sound-run"), *CPU])
+    two_levels("levels.npz")
+    says(["predict", str(trained / "sound-run"), "levels.npz", *CPU], "levels.npz is not sound")
+    tone(Path("one.wav"), 300)
+    says(["predict", str(trained / "series-run"), "one.wav", *CPU], "one.wav")
+
+
+def test_a_run_on_a_task_without_raw_data():
+    main(["train", "spotting", *QUICK, "--examples", "32", "--folder", "run"])
+    says(["predict", "run", "x.wav", *CPU], "x.wav")
+
+
+def test_a_bad_row_does_not_cost_its_file(trained, tmp_path, capsys):
+    rows = np.zeros((3, 8), np.float32)
+    rows[1, 2] = np.inf
+    np.savez(tmp_path / "new.npz", X=rows)
+    run = str(trained / "series-run")
+    says(["predict", run, str(tmp_path / "new.npz"), *CPU], "new.npz, X[1]", "--skip-bad")
+    main(["predict", run, str(tmp_path / "new.npz"), *CPU, "--skip-bad", "--json"])
+    out, err = capsys.readouterr()
+    assert "X[1]" in err
+    assert [json.loads(line)["from"].rpartition(", ")[2] for line in out.splitlines()] == ["row 1", "row 3"]
+    says(["predict", run, str(tmp_path / "none.ts"), *CPU, "--skip-bad"], "nothing to answer to")
+
+
+def test_the_same_file_twice_is_answered_twice(trained, capsys):
+    one, other = sorted(str(file) for file in (trained / "sounds" / "deep").iterdir())[:2]
+    main(["predict", str(trained / "sound-run"), one, other, one, *CPU, "--json"])
+    assert [json.loads(line)["from"] for line in capsys.readouterr().out.splitlines()] == [one, other, one]

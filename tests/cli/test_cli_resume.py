@@ -1,0 +1,108 @@
+"""`rankcode resume`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from small_data import CPU, QUICK, says, train, two_levels
+
+from rankcode.cli.main import main
+from rankcode.saving.run_folder import RunFolder
+
+
+def test_resume_goes_on_from_the_folder_alone(tmp_path, monkeypatch):
+    from rankcode.training import loop as training
+
+    train(tmp_path / "whole", "--beta", "0.1", "--ema-decay", "0.9")
+    real, calls = training.evaluate, []
+
+    def cut_off(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(training, "evaluate", cut_off)
+    with pytest.raises(SystemExit, match="rankcode resume"):
+        train(tmp_path / "cut", "--beta", "0.1", "--ema-decay", "0.9")
+    monkeypatch.undo()
+    assert not (tmp_path / "cut" / "last.safetensors").exists()
+    main(["resume", str(tmp_path / "cut"), "--device", "cpu"])
+    whole, cut = (tmp_path / name / "last.safetensors" for name in ("whole", "cut"))
+    assert cut.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch):
+    from rankcode.training import loop as training
+
+    path = two_levels(tmp_path / "levels.npz")
+    settings = [*QUICK, "--examples", "320", "--validate-every", "5", "--folder"]
+    main(["train", path, *settings, "whole"])
+    real, calls = training.evaluate, []
+
+    def cut_off(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "evaluate", cut_off)
+        says(["train", path, *settings, "cut"], "rankcode resume cut")
+    assert not Path("cut/last.safetensors").exists()
+    main(["resume", "cut", *CPU])
+    assert Path("cut/last.safetensors").read_bytes() == Path("whole/last.safetensors").read_bytes()
+
+
+def test_a_run_goes_on_where_its_data_was_moved(trained, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    shutil.copy(trained / "levels.npz", tmp_path / "moved.npz")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["task"]["path"] = str(tmp_path / "gone.npz")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    says(["resume", str(tmp_path / "run"), *CPU], "gone.npz", "--data")
+    main(["resume", str(tmp_path / "run"), *CPU, "--data", str(tmp_path / "moved.npz")])
+    assert RunFolder(tmp_path / "run").config()["task"]["path"] == str(tmp_path / "moved.npz")
+
+
+def test_data_that_is_not_there_is_not_written_down(trained, tmp_path):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    other = two_levels(tmp_path / "other.npz", rows=40)
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    says(["resume", str(tmp_path / "run"), *CPU, "--data", str(tmp_path / "none.npz")], "none.npz")
+    says(["resume", str(tmp_path / "run"), *CPU, "--data", other], "is no longer what was trained on")
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_tensorboard_goes_into_the_default_folder_and_on_with_the_run(tmp_path, monkeypatch):
+    few = ["--hidden-size", "2", "--examples", "640", "--validate-every", "1", "--no-progress", *CPU]
+    main(["train", "spotting", *few, "--tensorboard"])
+    (run,) = Path("runs").iterdir()
+    (event,) = run.glob("events.out.tfevents*")
+    size = event.stat().st_size
+    torch.save(torch.load(run / "checkpoint.pt", weights_only=True) | {"batch": 4}, run / "checkpoint.pt")
+    main(["resume", str(run), *CPU])
+    assert sum(each.stat().st_size for each in run.glob("events.out.tfevents*")) > size
+
+
+def test_a_run_kept_without_its_checkpoint_cannot_go_on(trained, tmp_path):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["network"].pop("label_names")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    says(["resume", str(tmp_path / "run"), *CPU], "has no checkpoint.pt: there is nothing to go on from")
+
+
+def test_data_is_not_moved_under_a_run_that_goes_on(trained, tmp_path):
+    shutil.copytree(trained / "series-run", tmp_path / "run")
+    shutil.copy(trained / "levels.npz", tmp_path / "moved.npz")
+    before, held = (tmp_path / "run" / "config.json").read_bytes(), RunFolder(tmp_path / "run")
+    held._hold()
+    try:
+        says(["resume", str(tmp_path / "run"), *CPU, "--data", str(tmp_path / "moved.npz")], "another process")
+    finally:
+        held.close()
+    assert (tmp_path / "run" / "config.json").read_bytes() == before

@@ -1,0 +1,57 @@
+"""`rankcode tradeoff`."""
+
+import json
+import shutil
+
+from small_data import CPU, train
+
+from rankcode.cli.main import main
+
+
+def test_train_evaluate_tradeoff(tmp_path, capsys):
+    train(tmp_path / "coded")
+    train(tmp_path / "plain", "--objective", "at-end")
+    for name in (
+        "config.json",
+        "metrics.jsonl",
+        "checkpoint.pt",
+        "best.safetensors",
+        "last.safetensors",
+        "training.png",
+    ):
+        assert (tmp_path / "coded" / name).stat().st_size > 0
+    capsys.readouterr()
+
+    few = ["--device", "cpu", "--test-rows", "200"]
+    main(["evaluate", str(tmp_path / "plain"), "--json", *few])
+    reports = json.loads(capsys.readouterr().out)
+    assert set(reports) == {"at the end", "first spike, θ = 0.95"}
+    assert reports["at the end"]["mean_steps"] == 40 and reports["at the end"]["rows"] == 200
+
+    main(["evaluate", str(tmp_path / "coded"), "--threshold", "0.5", *few])
+    text = capsys.readouterr().out
+    assert "mean steps     1.00" in text and "negative" in text and "positive" in text
+
+    output = tmp_path / "pictures" / "curve"
+    main(["tradeoff", str(tmp_path / "coded"), str(tmp_path / "plain"), "--output", str(output), *few])
+    written = json.loads((tmp_path / "pictures" / "curve.json").read_text())
+    assert len(written["curves"]) == 2 and "optimal stopping" in written["limits"]
+    assert (tmp_path / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_cells_that_read_images_differently_are_compared(tmp_path, capsys):
+    few = ["--hidden-size", "2", "--epochs", "0.1", "--no-progress", *CPU]
+    for cell in ("lstm", "conv-lstm"):
+        main(["train", "temporal-digits", *few, "--cell", cell, "--folder", str(tmp_path / cell)])
+    main(["tradeoff", str(tmp_path / "lstm"), str(tmp_path / "conv-lstm"), *CPU, "--output", str(tmp_path / "both")])
+    assert len(json.loads((tmp_path / "both.json").read_text())["curves"]) == 2
+
+
+def test_the_data_of_several_runs_is_read_once(trained, tmp_path, monkeypatch):
+    from rankcode.tasks import own_data
+
+    shutil.copytree(trained / "series-run", tmp_path / "again")
+    real, reads = own_data.read_collection, []
+    monkeypatch.setattr(own_data, "read_collection", lambda *given: reads.append(given) or real(*given))
+    main(["tradeoff", str(trained / "series-run"), str(tmp_path / "again"), *CPU, "--output", str(tmp_path / "curve")])
+    assert len(reads) == 1

@@ -1,0 +1,169 @@
+"""`rankcode train`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from small_data import CPU, QUICK, SMALL, says, tones, two_levels
+
+import rankcode as rc
+from rankcode.cli.main import main
+from rankcode.saving.run_folder import RunFolder
+from rankcode.tasks import OwnData
+
+UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
+
+
+@pytest.mark.parametrize(("cell", "units"), [("lstm", 4), ("gru", 4), ("conv-lstm", 2), ("lif", 8), ("conv-lif", 2)])
+def test_every_cell_trains_on_images(tmp_path, cell, units, capsys):
+    arguments = ["--epochs", "1", "--device", "cpu", "--no-progress", "--hidden-size", str(units), "--cell", cell]
+    main(["train", "temporal-digits", *arguments, "--folder", str(tmp_path / "run"), "--beta", "0:0.4,0.5:0.1"])
+    main(["evaluate", str(tmp_path / "run"), "--device", "cpu"])
+    assert "359 test rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", ["conv-lstm", "conv-lif"])
+def test_the_width_of_convolutions(tmp_path, cell):
+    few = ["--epochs", "0.1", "--device", "cpu", "--no-progress", "--hidden-size", "2", "--kernel-size", "5"]
+    main(["train", "temporal-digits", *few, "--cell", cell, "--folder", "run"])
+    network = rc.load("run/last.safetensors")
+    convolutions = [part for part in network.modules() if isinstance(part, torch.nn.Conv2d)]
+    assert convolutions and {part.kernel_size for part in convolutions} == {(5, 5)}
+
+
+def test_default_folders_are_never_written_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        main(["train", "spotting", *SMALL])
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["spotting-at-spike", "spotting-at-spike-2"]
+
+
+def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
+    written = RunFolder(trained / "series-run").config()
+    assert written["task"] == {
+        "kind": "OwnData",
+        "path": str(trained / "levels.npz"),
+        "validation_share": 0.2,
+        "test_share": 0.2,
+        "split_seed": 0,
+        "augment": False,
+        "context": 10,
+        "skip_bad": False,
+        "fingerprint": written["task"]["fingerprint"],
+    }
+    assert written["network"]["label_names"] == ["high", "low"]
+    task = OwnData(str(trained / "levels.npz"))
+    again = RunFolder(trained / "series-run").task()
+    assert task != again
+    assert task.num_classes == 2 and task == again  # it is known once it was read
+    main(["evaluate", str(trained / "series-run"), *CPU])
+    text = capsys.readouterr().out
+    assert "on 12 test rows" in text and "high " in text and "low " in text and "heard" not in text
+    main(["evaluate", str(trained / "series-run"), *CPU, "--json"])
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert [each["name"] for each in report["classes"]] == ["high", "low"]
+    assert report["accuracy"] > 0.9 and report["mean_steps"] < 8 and report["milliseconds"] is None
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative", "from below"])
+def test_the_default_folder_is_among_the_runs_here_and_not_beside_the_data(tmp_path, how):
+    (tmp_path / "data").mkdir()
+    two_levels(tmp_path / "data" / "levels.npz")
+    before = sorted((tmp_path / "data").iterdir())
+    path = {"absolute": str(tmp_path / "data" / "levels.npz"), "from below": "../data/levels.npz"}.get(how)
+    if path is None:
+        shutil.copytree(tmp_path / "data", "data")
+        path = "data/levels.npz"
+    for number in (1, 2):
+        main(["train", path, *QUICK, "--examples", "32"])
+        runs = list(Path("runs").glob("*/config.json"))
+        assert len(runs) == number and all("levels" in run.parent.name for run in runs)
+    assert sorted((tmp_path / "data").iterdir()) == before
+
+
+def test_a_relative_path_can_be_used_from_another_folder(tmp_path, monkeypatch, capsys):
+    two_levels("levels.npz")
+    main(["train", "levels.npz", *QUICK, "--examples", "32", "--folder", "run"])
+    monkeypatch.chdir(tmp_path)
+    main(["evaluate", "here/run", *CPU])
+    assert "12 test rows" in capsys.readouterr().out
+
+
+def test_what_is_left_out_is_said(tmp_path, capsys):
+    rows = [f"{'ab'[k % 2]}\t{k % 2}\t{k}" for k in range(20)]
+    rows[5] = "b\tabc\t1"
+    (tmp_path / "rows.tsv").write_text("\n".join(rows))
+    arguments = ["train", str(tmp_path / "rows.tsv"), *QUICK, "--examples", "32", "--folder", "run"]
+    says(arguments, "rows.tsv, line 6", "'abc'")
+    assert not Path("run").exists()
+    main([*arguments, "--skip-bad"])
+    assert capsys.readouterr().err.count("left out: ") == 1
+    assert RunFolder("run").config()["task"]["skip_bad"] is True
+
+
+def test_a_broken_recording_is_left_out_on_request(tmp_path, capsys):
+    folder = tones(tmp_path / "sounds", count=5)
+    Path(folder, "deep", "2.wav").write_bytes(b"")
+    arguments = ["train", folder, *QUICK, "--examples", "32", "--folder", "run"]
+    says(arguments, "deep/2.wav is empty", "--skip-bad")
+    main([*arguments, "--skip-bad", "--augment"])
+    assert "left out: " in (said := capsys.readouterr().err) and "deep/2.wav is empty" in said
+    assert RunFolder("run").config()["task"]["augment"] is True
+
+
+def test_a_hidden_layer(tmp_path):
+    path = two_levels(tmp_path / "levels.npz")
+    main(["train", path, *QUICK, "--examples", "32", "--readout-layer-size", "7", "--cell", "gru", "--folder", "run"])
+    readout = RunFolder("run").model().readout
+    assert [type(layer).__name__ for layer in readout] == ["Linear", "ReLU", "Linear"]
+    assert (readout[0].in_features, readout[0].out_features, readout[2].out_features) == (4, 7, 1)
+    main(["evaluate", "run", *CPU])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--data", "x"], "--data means nothing for"),
+        (["--augment"], "--augment is for sound"),
+        (["--cell", "conv-lstm"], "reads images"),
+    ],
+)
+def test_what_means_nothing_for_series(options, said, tmp_path):
+    says(["train", two_levels(tmp_path / "levels.npz"), *QUICK, "--examples", "32", *options], said)
+    assert not list(Path().rglob("*.safetensors"))
+
+
+def test_only_one_class(tmp_path):
+    says(["train", two_levels(tmp_path / "one.npz", names=("same", "same"))], "only one class, 'same'")
+
+
+@pytest.mark.skipif(not UCR.exists(), reason="the UCR archive is not on this machine")
+def test_speakers_are_told_apart_early(capsys):
+    """Nine speakers of Japanese vowels, 7 to 29 steps of twelve numbers each: one in nine is chance."""
+    options = "--cell gru --hidden-size 32 --epochs 40 --batch-size 32 --learning-rate 0.01 --validate-every 20"
+    main(["train", str(UCR / "JapaneseVowels"), *options.split(), "--no-progress", "--folder", "run", *CPU])
+    capsys.readouterr()
+    main(["evaluate", "run", *CPU, "--json"])
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert [each["name"] for each in report["classes"]] == list("123456789") and report["rows"] == 370
+    assert report["accuracy"] > 0.85
+    assert report["mean_steps"] < 10 and report["earliness"] < 0.65  # they are 15.6 steps long on average
+    assert report["fired"] > 0.7
+
+
+def test_what_training_reads_is_said(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["train", str(trained / "levels.npz"), *CPU, "--hidden-size", "2", "--epochs", "1", "--no-progress"])
+    said = capsys.readouterr().err
+    assert "levels.npz: " in said and " training, " in said and "2 classes (high, low)" in said and "steps of" in said
+
+
+def test_a_network_that_never_fires_is_said_to(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ["--hidden-size", "2", "--epochs", "1", "--no-progress", *CPU]
+    main(["train", str(trained / "levels.npz"), *few, "--threshold", "1"])
+    assert "it never fired on validation data" in capsys.readouterr().out
+    main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
+    assert "never fired" not in capsys.readouterr().out
