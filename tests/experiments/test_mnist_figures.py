@@ -65,7 +65,7 @@ def test_every_training_says_what_it_cost(found, name):
     for training, shares in curves["share of steps read in training"].items():
         assert all(0.1 <= share <= 1 for share in shares)
         assert all(seconds > 0 for seconds in curves["seconds of training"][training])
-        given = number(found, name, f"{training}: steps read in training ÷ steps there were")
+        given = number(found, name, f"{training}: share of steps read in training")
         assert given["ours"] == pytest.approx(100 * shares[0])
         assert number(found, name, f"{training}: time of training")["unit"] == "s"
 

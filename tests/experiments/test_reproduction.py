@@ -3,9 +3,12 @@
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
+import torch
 
 pytest.importorskip("matplotlib")
 
@@ -13,9 +16,12 @@ from matplotlib.figure import Figure
 
 from rankcode import AtSpike, Network, cells, experiments
 from rankcode.cli.main import main
+from rankcode.data import Arrays
 from rankcode.experiments import page, reproduction
 from rankcode.experiments.figures import fig2
-from rankcode.experiments.reproduction import Number, Reproduction, Result, over_seeds, paper_time
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, data_of, over_seeds, paper_time
+from rankcode.experiments.training_cost import share_read
+from rankcode.experiments.trainings import speech as speech_trainings
 from rankcode.experiments.trainings import two_sequence as two_sequence_trainings
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
@@ -72,7 +78,7 @@ def test_a_training_that_was_cut_off_goes_on(place, monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         place.trained(setting)
     done = place.trained(setting)
-    assert [record["batch"] for record in done.records] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [record["examples"] // 128 for record in done.records] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert len(calls) == 12 + 30  # it went on from its checkpoint after ten batches
     assert not (done.path / "checkpoint.pt").exists() and (done.path / "finished").exists()
 
@@ -88,6 +94,77 @@ def test_a_finished_training_with_other_settings_is_not_used(place, drawn):
     for difference, other in changed.items():
         with pytest.raises(ValueError, match=f"{re.escape(difference)}.*: remove it to train again"):
             place.trained(other)
+
+
+def test_an_evaluation_is_used_for_its_own_data_only(place, drawn):
+    setting = two_sequence_trainings.rank_coded(place)
+    trained = place.trained(setting)
+    fewer = replace(setting, task=replace(setting.task, test_rows=300))
+    other = Trained(trained.path, fewer, trained.device)
+    for model in ("last", "best"):
+        assert trained.report(Threshold(0.95), model=model)["rows"] == 500
+        assert other.report(Threshold(0.95), model=model)["rows"] == 300
+        assert trained.report(Threshold(0.95), model=model)["rows"] == 500
+    assert trained.curve((0.6, 0.7)).majority != other.curve((0.6, 0.7)).majority
+
+
+def test_a_run_that_was_trained_on_other_data_is_refused(place, drawn):
+    setting = two_sequence_trainings.rank_coded(place)
+    place.trained(setting)
+    other = replace(setting, task=replace(setting.task, mean=0.1))
+    with pytest.raises(ValueError, match=r"was trained on other data \(.*mean 0.05.*mean 0.1.*\): choose another"):
+        place.trained(other)
+
+
+@dataclass(frozen=True)
+class InFiles:
+    """A task whose rows come from files."""
+
+    data: str
+    value: float
+    augment: bool = False
+    name: ClassVar[str] = "in-files"
+
+    @property
+    def test(self):
+        return Arrays(torch.full((4, 3, 1), self.value), torch.zeros(4, dtype=torch.long))
+
+    train = test
+
+
+def test_data_is_told_by_its_rows_not_by_its_folder():
+    here = data_of(InFiles("here", 1.0), "test")
+    assert here["rows"] == 4 and len(here["fingerprint"]) == 16
+    assert data_of(InFiles("there", 1.0, augment=True), "test") == here
+    assert data_of(InFiles("here", 2.0), "test")["fingerprint"] != here["fingerprint"]
+    assert data_of(InFiles("here", 1.0), "train") == here | {"split": "train"}
+
+
+def test_the_release_of_speech_commands_is_told_by_its_size():
+    def speech(*sizes):
+        train, validation, test = (SimpleNamespace(size=size) for size in sizes)
+        return SimpleNamespace(train=train, validation=validation, test=test)
+
+    assert speech_trainings.release(speech(51_088, 6_798, 6_835)) == " v0.01"
+    assert speech_trainings.release(speech(84_843, 9_981, 11_005)) == " v0.02"
+    assert speech_trainings.release(speech(1_000, 20, 3)) == ", 1,000 training, 20 validation and 3 test recordings"
+
+
+def test_the_share_read_is_weighted_by_examples():
+    records = [{"examples": 300, "training": {"mean_steps": 10.0}}, {"examples": 400, "training": {"mean_steps": 2.0}}]
+    assert share_read(records, 10) == pytest.approx((300 * 10 + 100 * 2) / (400 * 10))
+
+
+def test_records_keep_what_figures_read(drawn, place):
+    conventional = place.trained(two_sequence_trainings.conventional(place))
+    spike = place.trained(two_sequence_trainings.until_spike(place))
+    written = [json.loads(line) for line in (spike.path / "metrics.jsonl").read_text().splitlines()]
+    assert all("validation" not in record for record in written)  # the same as first_spike
+    assert all(record["validation"] == record["first_spike"] for record in spike.records)
+    assert "steps_histogram" in conventional.records[-1]["first_spike"]  # Fig. 2 draws it
+    assert "steps_histogram" not in spike.records[-1]["first_spike"]
+    assert "classes" in spike.records[0]["first_spike"] and "classes" not in spike.records[-1]["first_spike"]
+    assert spike.best["validation"]["accuracy"] == max(each["validation"]["accuracy"] for each in spike.records)
 
 
 def test_what_is_damaged_is_named(tmp_path):
@@ -131,7 +208,7 @@ def test_data_of_one_kind_or_of_all(tmp_path):
 
 def test_measures_of_a_training(drawn, place):
     trained = place.trained(two_sequence_trainings.conventional(place))
-    assert trained.steps == pytest.approx(40) and trained.share_read == pytest.approx(1.0)
+    assert trained.mean_length == 40 and trained.share_read == pytest.approx(1.0)
     report = trained.report(Threshold(0.95), model="last")
     assert 0 <= report["accuracy"] <= 1 and report["rows"] == 500
 
@@ -153,12 +230,14 @@ def test_the_page_has_a_section_for_each_figure_there_is(tmp_path):
         Number("accuracy", 98.14, 97.5, "%", 0.2),
         Number("lost", None, float("nan"), "steps", note="never fired"),
     ]
-    place.write("table1", "Table 1", Result(None, numbers, {}, "What was found."))
+    trained = SimpleNamespace(setting=SimpleNamespace(task=InFiles("here", 1.0)))
+    place.write("table1", "Table 1", Result(None, numbers, {}, "What was found.", [trained, trained]))  # type: ignore[list-item]
     page.write_page(place.folder, tmp_path / "docs" / "page.md")
     text = (tmp_path / "docs" / "page.md").read_text()
     assert "## Table 1" in text and "| accuracy | 98.14 % | 97.50 % ± 0.20 |  |" in text and "Fig. 2" not in text
     assert "| lost |  |  | never fired |" in text and "![" not in text
-    assert "Scale: quick: small networks, short trainings. What was found." in text
+    assert "Made by `rankcode reproduce table1 --scale quick` (small networks, short trainings)." in text
+    assert re.search(r"Data: in-files, 4 test rows, fingerprint `[0-9a-f]{16}`\.\n\nWhat was found\.\n", text)
 
 
 def test_every_experiment_is_there():

@@ -49,7 +49,7 @@ def test_files_and_numbers(results, name):
     assert found["title"].startswith(f"Fig. {name[3:]}: ")
     assert "Stand-in data" in found["text"] and "1,000" in found["text"]
     assert all(number["ours"] is not None for number in found["numbers"])
-    shares = [number["ours"] for number in found["numbers"] if "steps read in training" in number["what"]]
+    shares = [number["ours"] for number in found["numbers"] if "share of steps read" in number["what"]]
     assert shares and all(0 < share <= 100 for share in shares)
     assert found["curves"]["seconds of training"]
 

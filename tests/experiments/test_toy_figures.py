@@ -158,7 +158,7 @@ def test_spike_times_are_counted_from_the_earliest_step():
     task = Spotting(test_rows=400)
     inputs, _, _ = next(task.test.scan(400, "cpu"))
     positive, earliest = spotting.earliest_steps(inputs, 5)
-    found = spotting.spike_times(constant(9.0, task), FireAt(10))  # type: ignore[arg-type]
+    found = spotting.measure_spike_times(constant(9.0, task), FireAt(10))  # type: ignore[arg-type]
     assert found["negative share of first spikes"] == 0
     assert sum(found["share of positive sequences"]) == pytest.approx(1)
     assert spotting.share_at(found, 0) == pytest.approx((earliest[positive] == 10).double().mean().item())
@@ -169,10 +169,10 @@ def test_spike_times_are_counted_from_the_earliest_step():
 
 def test_negative_spikes_have_no_delay_and_silence_no_share():
     task = Spotting(test_rows=50)
-    found = spotting.spike_times(constant(-9.0, task), Threshold(0.95))  # type: ignore[arg-type]
+    found = spotting.measure_spike_times(constant(-9.0, task), Threshold(0.95))  # type: ignore[arg-type]
     assert found["negative share of first spikes"] == 1 and found["delay of positive spikes"] == []
     assert math.isnan(spotting.mean_delay(found))
-    silent = spotting.spike_times(constant(-9.0, task), Never())  # type: ignore[arg-type]
+    silent = spotting.measure_spike_times(constant(-9.0, task), Never())  # type: ignore[arg-type]
     assert silent["negative share of first spikes"] is None
 
 

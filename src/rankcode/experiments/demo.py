@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rankcode import cells
+from rankcode.experiments.training_cost import share_read
 from rankcode.inference import decide, trace
 from rankcode.metrics import evaluate, tradeoff
 from rankcode.network import Network
@@ -132,19 +133,10 @@ def _compare(
             "answers": way,
             "accuracy": f"{100 * report.accuracy:.2f} %",
             "mean steps read": f"{report.mean_steps:.1f} of {task.steps}",
-            "training computed": f"{100 * _share_computed(histories[name], task.steps):.0f} % of all steps",
+            "training computed": f"{100 * share_read(histories[name], task.steps):.0f} % of all steps",
         }
         for name, way, report in ways
     ]
-
-
-def _share_computed(records: list[dict[str, Any]], steps: int) -> float:
-    """Steps read in training ÷ steps there were."""
-    read = examples = 0.0
-    for record in records:
-        read += record["training"]["mean_steps"] * (record["examples"] - examples)
-        examples = record["examples"]
-    return read / (steps * examples)
 
 
 def _telling_examples(network: Network, inputs: torch.Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""docs/reproduction.md, from the numbers.json of every figure."""
+"""Writes docs/reproduction.md from the numbers.json of every figure."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ HEAD = f"""<!-- {AUTHOR}. -->
 # The paper, reproduced
 
 Rank coding: Jeffares, Guo, Stenetorp and Moraitis, *Spike-inspired rank coding for fast and accurate recurrent neural
-networks*, ICLR 2022. Its figures and tables, the paper's numbers beside ours; `rankcode reproduce all` makes this page.
-No model is selected on test data: a section has the last model of each training, or, where it says so, the best one on
-validation data. Times are steps read, from 1, with sequences that never fire counted in full; where the paper counts
-otherwise, both are given. Tables have means over seeds, with ± their standard deviation, or, without ±, one seed;
-pictures have the first. Seconds of training are no measure of speed: several trainings shared the machine, not always
-as many. What early answers save in time was measured apart and is in `results/reproduction/README.md`.
+networks*, ICLR 2022. This page shows its figures and tables, with the paper's numbers beside ours.
+`rankcode reproduce all --scale paper` makes it from the runs in `results/reproduction`, and trains those that are
+missing.
+
+No model is selected on test data: each section uses the last model of each training or, where it says so, the best one
+on validation data. Times are steps read, counted from 1; sequences that never fire count in full. Where the paper
+counts differently, both numbers are given. Tables show means over seeds ± their standard deviation; a number without ±
+is from one seed. Pictures show the first seed. Several runs shared the GPU, so seconds of training are not comparable;
+`rankcode bench` measures time (`results/bench`).
 """
 SCALES = {
-    "smoke": "smoke, to see that it runs: what it says here means nothing.",
-    "quick": "quick: small networks, short trainings.",
-    "paper": "paper.",
+    "smoke": " (only to show that the code runs: the numbers mean nothing)",
+    "quick": " (small networks, short trainings)",
+    "paper": "",
 }
 
 
 def write_page(folder: Path, page: Path) -> None:
-    """One section for each figure that there are numbers of."""
+    """Write one section for each figure that has numbers."""
     sections = [HEAD]
     for name in EXPERIMENTS:
         file = folder / name / "numbers.json"
@@ -46,8 +49,10 @@ def write_page(folder: Path, page: Path) -> None:
 
 
 def section(name: str, found: dict[str, Any], folder: Path) -> str:
-    lines = [f"## {found['title']}", "", f"Scale: {SCALES[found['scale']]} {found['text']}", ""]
-    if found.get("figure", True):
+    scale = found["scale"]
+    made = f"Made by `rankcode reproduce {name} --scale {scale}`{SCALES[scale]}. {data_line(found['data'])}".rstrip()
+    lines = [f"## {found['title']}", "", made, "", found["text"], ""]
+    if found["figure"]:
         lines += [f"![{found['title']}]({(folder / name / f'{name}.png').as_posix()})", ""]
     lines += ["| | paper | ours | |", "|---|---|---|---|"]
     for number in found["numbers"]:
@@ -58,8 +63,17 @@ def section(name: str, found: dict[str, Any], folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def data_line(data: list[dict[str, Any]]) -> str:
+    """The test data of a figure, in a sentence."""
+    parts = []
+    for each in data:
+        fingerprint = f", fingerprint `{each['fingerprint']}`" if "fingerprint" in each else ", generated"
+        parts.append(f"{each['task']}, {each['rows']:,} test rows{fingerprint}")
+    return f"Data: {'; '.join(parts)}." if parts else ""
+
+
 def written(value: float | str | None, unit: str) -> str:
-    """A number of the paper or of ours, with its unit; nothing where there is none."""
+    """A number with its unit; the empty string for None and NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else f"{value:.2f} {unit}".strip()

@@ -1,8 +1,8 @@
-"""What the figures of the reproduction share: trainings that are done once and kept, and results as files.
+"""The parts that all figures of the reproduction share: trained runs, kept evaluations, and results as files.
 
-A figure is a module of this package with a `TITLE` and `reproduce(place) -> Result`. It asks `place` for trained
-networks, evaluates them, draws, and hands back every number of the paper beside ours. Trainings and evaluations are
-kept in `runs/`, so that a rerun uses what is there and one that was cut off goes on.
+A figure is a module of `experiments.figures` with a `TITLE` and `reproduce(place) -> Result`. It asks `place` for
+trained networks, evaluates them, draws, and returns every number of the paper beside ours. Runs and evaluations are
+kept in `runs/`: a second call reuses them, and a run that was interrupted is resumed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from matplotlib import rc_context
 
-from rankcode.metrics import Curve, Report, evaluate, tradeoff
+from rankcode.data.sources import split_of
+from rankcode.experiments.training_cost import share_read
+from rankcode.metrics import Curve, evaluate, tradeoff
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule
@@ -31,48 +34,57 @@ from rankcode.training.state import merit
 
 Scale = Literal["smoke", "quick", "paper"]
 T = TypeVar("T")
+# Fields of a task that do not change which rows a split holds: where files are, and how rows are altered or laid out.
+NOT_DATA = {"data", "skip_bad", "augment", "flat", "validation_rows", "test_rows"}
+# Fields of a record's reports that figures read; `merit` also needs the one that selects the best model.
+KEPT_FIELDS = {"accuracy", "mean_steps", "fired", "milliseconds"}
 
 
 class Number(NamedTuple):
-    """A number of the paper, and ours."""
+    """A number of the paper and ours."""
 
     what: str
-    paper: float | str | None  # as it is printed there; None where the paper has none
+    paper: float | str | None  # as printed in the paper; None where the paper gives none
     ours: float | None
     unit: str = "%"
     spread: float | None = None  # standard deviation over seeds
     note: str = ""
 
 
-class Result(NamedTuple):
-    figure: Any  # a matplotlib figure; None for a table
-    numbers: list[Number]
-    curves: dict[str, Any]  # what is drawn, and settings, as JSON
-    text: str  # what was found, in a few sentences of Markdown
-
-
 @dataclass(frozen=True)
 class Setting:
-    """A training that figures share. Seed, folder and device are the reproduction's."""
+    """A training that several figures may share. Seed, folder and device come from the reproduction."""
 
     name: str
     task: Any
     network: Callable[[], Network]
     objective: Objective
     training: Training
+    keep_histograms: bool = False  # keep the distribution of steps read in every record, for figures that draw it
+
+
+@cache
+def data_of(task: Any, split: str) -> dict[str, Any]:
+    """Which rows a split holds: the task's settings, the number of rows, and a fingerprint of rows read from files."""
+    source: Any = split_of(task, split)
+    settings = {field.name: getattr(task, field.name) for field in fields(task) if field.name not in NOT_DATA}
+    found: dict[str, Any] = {"task": task.name, "split": split}
+    found |= {} if source.size is None else {"rows": source.size}  # generated training rows have no end
+    found |= {"fingerprint": source.fingerprint()} if hasattr(source, "fingerprint") else {}
+    return found | settings
 
 
 class Trained:
-    """A finished training: its records, its models, and evaluations of them, which are kept beside them."""
+    """A finished training: its records, its models, and evaluations of them, which are kept in its folder."""
 
     def __init__(self, path: Path, setting: Setting, device: torch.device):
         self.path, self.setting, self.device = path, setting, device
         self.folder = RunFolder(path)
-        self.records = self.folder.records()
+        self.records = [{"validation": record["first_spike"]} | record for record in self.folder.records()]
 
     def model(self, name: str = "best") -> Network:
-        if not (self.path / f"{name}.safetensors").exists():  # large ones are not kept in the repository
-            raise ValueError(f"{self.path} does not hold the {name} weights: remove it, and they are trained again")
+        if not (self.path / f"{name}.safetensors").exists():  # the repository keeps the weights of a few runs only
+            raise ValueError(f"{self.path} does not hold the {name} weights: remove it to train again")
         return self.folder.model(name).to(self.device)
 
     @property
@@ -86,46 +98,59 @@ class Trained:
 
     @property
     def share_read(self) -> float:
-        """Steps read in training ÷ steps there were: what training cost, at best, against conventional training."""
-        return statistics.fmean(record["training"]["mean_steps"] for record in self.records) / self.steps
+        """Steps read in training ÷ steps in the training data."""
+        return share_read(self.records, self.mean_length)
 
     @property
-    def steps(self) -> float:
-        """Mean length of the sequences: where a network that never fires would answer."""
-        report = self.records[0]["first_spike"]
-        return report["mean_steps"] / report["earliness"]
+    def mean_length(self) -> float:
+        """Mean number of steps of the training rows."""
+        task = self.setting.task
+        if hasattr(task, "steps"):  # all rows have the same length
+            return task.steps
+        return task.front_end.steps(task.train.lengths).double().mean().item()
 
     def curve(self, thresholds: Sequence[float], split: str = "test", model: str = "best") -> Curve:
         """Accuracy and steps over θ."""
-        key = f"{model} {split} θ {' '.join(f'{each:g}' for each in thresholds)}"
-        task = self.setting.task
-        found = self._kept(key, lambda: tradeoff(self.model(model), task, tuple(thresholds), split).as_dict())
+
+        def make() -> dict[str, Any]:
+            return tradeoff(self.model(model), self.setting.task, tuple(thresholds), split).as_dict()
+
+        found = self.kept(f"{model} θ {' '.join(f'{each:g}' for each in thresholds)}", split, make)
         return Curve(**{**found, **{name: tuple(value) for name, value in found.items() if isinstance(value, list)}})
 
     def report(self, rule: Rule, split: str = "test", model: str = "best") -> dict[str, Any]:
-        """A `Report` at one rule, as JSON has it."""
+        """A `Report` with one rule, as JSON."""
 
-        def made() -> dict[str, Any]:
-            report: Report = evaluate(self.model(model), self.setting.task, rule, split)
-            return report.as_dict()
+        def make() -> dict[str, Any]:
+            return evaluate(self.model(model), self.setting.task, rule, split).as_dict()
 
-        return self._kept(f"{model} {split} {rule!r}", made)
+        return self.kept(f"{model} {rule!r}", split, make)
 
-    def _kept(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        file = self.path / "evaluation.json"
+    def kept(self, what: str, split: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """An evaluation from evaluation.json, made if it is not there. It is kept by the data it was made on."""
+        file, data = self.path / "evaluation.json", in_words(data_of(self.setting.task, split))
         try:
             kept = json.loads(file.read_text()) if file.exists() else {}
         except ValueError:
             raise ValueError(f"{file} is damaged: remove it to evaluate again") from None
-        if key not in kept:
-            kept[key] = json.loads(json.dumps(make()))
-            write_whole(file, json.dumps(kept).encode())
-        return kept[key]
+        if what not in kept.get(data, {}):
+            kept.setdefault(data, {})[what] = json.loads(json.dumps(make()))
+            write_whole(file, json.dumps(kept, ensure_ascii=False).encode())
+        return kept[data][what]
+
+
+class Result(NamedTuple):
+    figure: Any  # a matplotlib figure; None for a table
+    numbers: list[Number]
+    curves: dict[str, Any]  # what is drawn, and settings, as JSON
+    text: str  # the findings, in a few sentences of Markdown
+    runs: Iterable[Trained] = ()  # the trainings it was made from
+    pictures: Mapping[str, Any] = {}  # more matplotlib figures, by file name
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Where, how large, and on what."""
+    """The scale of the reproduction, its folder, its data and its device."""
 
     scale: Scale = "quick"
     folder: Path = Path("results/reproduction")
@@ -134,21 +159,21 @@ class Reproduction:
     progress: bool = True
 
     def pick(self, smoke: T, quick: T, paper: T) -> T:
-        """What goes with the scale."""
+        """The value for this scale."""
         return {"smoke": smoke, "quick": quick, "paper": paper}[self.scale]
 
     def seeds(self, paper: int = 3) -> range:
         return range(self.pick(1, 1, paper))
 
     def data_of(self, name: str) -> str | None:
-        """The folder of a data set, where one was given for all."""
+        """The folder of a data set, if a data folder was given."""
         if self.data is None:
             return None
         folder = Path(self.data) / name
         return str(folder if folder.exists() or Path(self.data).name != name else self.data)
 
     def trained(self, setting: Setting, seed: int = 0) -> Trained:
-        """Train what is not yet trained."""
+        """The finished run of a setting, trained now if it is not there."""
         path = self.folder / "runs" / self.scale / f"{setting.name}-{seed}"
         device = own_device(self.device)
         if not (path / "finished").exists():
@@ -161,35 +186,36 @@ class Reproduction:
                 setting.training, seed=seed, folder=str(path), device=str(device), resume=resume, progress=self.progress
             )
             fit(network, setting.task, setting.objective, training)
-            _shorten(RunFolder(path))
-            write_whole(path / "finished", b"")
+            _thin(RunFolder(path), setting)
+            write_whole(path / "finished", in_words(data_of(setting.task, "train")).encode() + b"\n")
             (path / "checkpoint.pt").unlink(missing_ok=True)
         else:
             _check(RunFolder(path), setting, seed)
         return Trained(path, setting, device)
 
     def check_scale(self, name: str) -> None:
-        """Results of another scale are not written over."""
+        """Refuse to overwrite results of another scale."""
         file = self.folder / name / "numbers.json"
         made = json.loads(file.read_text())["scale"] if file.exists() else self.scale
         if made != self.scale:
             raise ValueError(f"{file.parent} was made at scale {made}, not {self.scale}: choose another --folder")
 
     def write(self, name: str, title: str, result: Result) -> Path:
-        """The figure, and every number, as files."""
+        """Write the figure and every number to files."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         if result.figure is not None:
-            for ending, metadata in (("png", None), ("svg", {"Date": None})):
-                part = folder / f".part.{name}.{ending}"
-                with rc_context({"svg.hashsalt": name}):  # the same file for the same picture
-                    result.figure.savefig(part, dpi=130, metadata=metadata)
-                part.replace(folder / f"{name}.{ending}")
+            _save(result.figure, folder / f"{name}.png")
+            _save(result.figure, folder / f"{name}.svg")
+        for file, picture in result.pictures.items():
+            _save(picture, folder / f"{file}.png")
+        data = {in_words(found): found for run in result.runs for found in [data_of(run.setting.task, "test")]}
         content = {
             "title": title,
             "scale": self.scale,
             "device": str(own_device(self.device)),
             "versions": versions(),
+            "data": [data[key] for key in sorted(data)],
             "numbers": [_as_json(number) for number in result.numbers],
             "figure": result.figure is not None,
             "text": result.text,
@@ -199,8 +225,21 @@ class Reproduction:
         return folder
 
 
+def in_words(data: Mapping[str, Any]) -> str:
+    """`data_of` on one line."""
+    return ", ".join(f"{name} {value}" for name, value in data.items())
+
+
+def _save(figure: Any, file: Path) -> None:
+    """Write a picture whole; the same picture gives the same file."""
+    part = file.with_name(f".part.{file.name}")
+    with rc_context({"svg.hashsalt": file.stem, "svg.fonttype": "none"}):
+        figure.savefig(part, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)
+    part.replace(file)
+
+
 def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
-    """Whether a finished run is what the figure asks for."""
+    """Check that a finished run has the settings and the training data that the figure asks for."""
     wanted = described(setting.network(), setting.objective, replace(setting.training, seed=seed))
     wanted["network"] = folder.config()["network"] | wanted["network"]  # with the front end, which the task brings
     try:
@@ -209,33 +248,56 @@ def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
         raise ValueError(f"{error}: remove it to train again") from None
     if not folder.records():
         raise ValueError(f"{folder.path} has no records of its training: remove it to train again")
+    there, here = (folder.path / "finished").read_text().strip(), in_words(data_of(setting.task, "train"))
+    if there != here:
+        raise ValueError(
+            f"{folder.path} was trained on other data ({there}; here {here}): choose another --folder, or remove it"
+        )
 
 
-def _shorten(folder: RunFolder) -> None:
-    """Leave out of all records but the first what is most of them: how each class fared, and how many rows were
-    answered at each step with the objective's rule; with first-spike inference that stays."""
-    records = folder.records()
-    for record in records[1:]:
-        record["validation"].pop("steps_histogram", None)
-        for report in (record["validation"], record["first_spike"]):
-            report.pop("classes", None)
-    write_whole(folder.path / "metrics.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in records))
+def _thin(folder: RunFolder, setting: Setting) -> None:
+    """Keep in metrics.jsonl what figures read, to six decimals. The first record keeps the rows of each class as well.
+    Where both reports are the same, as in training that ends at the spike, only `first_spike` is kept."""
+    chosen = KEPT_FIELDS | {setting.training.select}
+    thin = []
+    for record in folder.records():
+        read = {name: record[name] for name in ("examples", "seconds", "training_seconds")}
+        read["training"] = {"mean_steps": record["training"]["mean_steps"]}
+        reports = {part: _chosen(record[part], chosen) for part in ("validation", "first_spike")}
+        if reports["validation"] == reports["first_spike"]:
+            del reports["validation"]
+        more = {"steps_histogram"} if setting.keep_histograms else set()
+        more |= set() if thin else {"classes"}
+        thin.append(_rounded(read | reports | {"first_spike": _chosen(record["first_spike"], chosen | more)}))
+    lines = (json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in thin)
+    write_whole(folder.path / "metrics.jsonl", b"".join(lines))
+
+
+def _chosen(report: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if name in names}
+
+
+def _rounded(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: _rounded(value) for name, value in part.items()}
+    return round(part, 6) if isinstance(part, float) else part
 
 
 def _as_json(number: Number) -> dict[str, Any]:
-    """JSON has no NaN: what is not a number is left out."""
+    """JSON has no NaN: None takes its place."""
     found = number._asdict()
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in found.items()}
 
 
-def over_seeds(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard deviation."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+def over_seeds(values: Iterable[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation; None for the deviation of a single value."""
+    found = list(values)
+    return statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None
 
 
-def paper_time(report: dict[str, Any], steps: int) -> float:
-    """Mean spike time as the paper's code counts it: from 0, and sequences that never fire left out. For sequences
-    of one length."""
+def paper_time(report: Mapping[str, Any], steps: int) -> float:
+    """Mean spike time as the paper's code counts it: from 0, without sequences that never fire. For sequences of one
+    length."""
     if report["fired"] == 0:
         return float("nan")
     return (report["mean_steps"] - (1 - report["fired"]) * steps) / report["fired"] - 1

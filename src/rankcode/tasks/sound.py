@@ -29,6 +29,10 @@ class SoundRows(Packed):
         super().__init__(frames.values, frames.offsets[chosen], frames.lengths[chosen], labels, front_end, augment)
         self.samples, self.names = frames.samples[chosen], frames.names[index]
 
+    def fingerprint(self) -> str:
+        """Changes with the names, lengths, labels or number of the recordings."""
+        return digest([*self.names, repr(self.samples.tolist()), repr(self.labels.tolist())])
+
     def heard(self, steps: Tensor, first: int = 0) -> Tensor:
         """Milliseconds of each recording, from the `first` on, that an answer after so many steps depended on."""
         return self.encode.heard(steps, self.samples[first : first + len(steps)])  # type: ignore[union-attr]

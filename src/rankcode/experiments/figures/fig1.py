@@ -1,6 +1,7 @@
-"""Fig. 1, and section B.1: is there a run of five equal values, and how soon after it does a network say so?
+"""Fig. 1 and section B.1, sequence spotting: does a sequence contain five equal values in a row, and how soon after
+the fifth does a network answer?
 
-This is the one task of the paper in which every sequence has an earliest step at which its answer is certain.
+This is the only task of the paper in which every sequence has an earliest step at which its answer is certain.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
-from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds
+from rankcode.experiments.figures import numbers
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.experiments.trainings import spotting as trainings
 from rankcode.inference import decide, trace
 from rankcode.metrics import Curve
+from rankcode.plots import plot_examples
 from rankcode.plots.style import BLUE, DARK, GREEN, GREY, RED, plain
 from rankcode.rules import Never, Threshold
 from rankcode.tasks import Spotting
@@ -31,6 +34,7 @@ ONLY_POSITIVE = "conventional, positive spikes only"
 POSITIVE_ONLY = Threshold(THETA, classes=(1,))
 # Blue and red are the classes here.
 COLOURS = {SPIKE: GREEN, OWN: "#e0912f", END: "#7b5cc4", "until spike": "#16a3a3", "every step": GREY}
+EXAMPLES = (0, 4, 11, 14)  # rows of `trainings.examples` in the small picture: two of each class
 
 
 def reproduce(place: Reproduction) -> Result:
@@ -43,7 +47,6 @@ def reproduce(place: Reproduction) -> Result:
     times = {name: [trainings.spike_times(each, rule) for each in runs[name]] for name, rule in RULES.items()}
     times[ONLY_POSITIVE] = [trainings.spike_times(each, POSITIVE_ONLY) for each in runs[END]]
     curves = {name: trained.curve(THRESHOLDS, model="last") for name, trained in first.items()}
-    numbers = _numbers(runs, times, task)
     drawn = {
         "trade-off": {name: curve.as_dict() for name, curve in curves.items()},
         "limit": task.limit(THETA)._asdict(),
@@ -52,7 +55,10 @@ def reproduce(place: Reproduction) -> Result:
         "seconds of training": {name: trainings.seconds(trained) for name, trained in first.items()},
         "seeds": len(runs[SPIKE]),
     }
-    return Result(_draw(first, curves, times, task), numbers, drawn, _text(runs, task))
+    return Result(
+        _draw(first, curves, times, task), _numbers(runs, times, task), drawn, _text(runs, task),
+        first.values(), {"examples": _draw_examples(first, task)},
+    )  # fmt: skip
 
 
 def _saved(runs: dict[str, list[Trained]], name: str, measure) -> float:
@@ -65,51 +71,57 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
     limit = task.limit(THETA)
     ideal = f"an ideal observer: {100 * limit.accuracy:.0f} % after {limit.steps:.3f} steps"
     least = trainings.ideal_steps(task, THETA)
-    same, alone = "an ideal observer on the same sequences", "without validation; others may have run beside it"
-
-    def number(what: str, paper: float | str | None, values, unit: str = "%", note: str = "") -> Number:
-        mean, spread = over_seeds(list(values))
-        return Number(what, paper, mean, unit, spread, note)
-
-    numbers = []
+    same, shared = "an ideal observer on the same sequences", "without validation; other runs may have shared the GPU"
+    found = []
     for name in (SPIKE, OWN):
         theta = f"θ = {RULES[name].threshold:g}"
-        found = [each.report(RULES[name], model="last") for each in runs[name]]
-        percent, steps = [100 * each["accuracy"] for each in found], [each["mean_steps"] for each in found]
+        reports = [each.report(RULES[name], model="last") for each in runs[name]]
+        beyond = (each["mean_steps"] - least for each in reports)
         on_time = (100 * trainings.share_at(each, 0) for each in times[name])
-        numbers += [
-            number(f"{name}, first spike: accuracy", 100.0, percent, note=theta),
-            number(f"{name}, first spike: mean steps read", None, steps, "steps", ideal),
-            number(f"{name}: steps beyond the limit", None, (each - least for each in steps), "steps", same),
-            number(f"{name}: positive sequences with a spike at the earliest step", "almost all", on_time),
-            number(f"{name}: steps saved in training", None, [_saved(runs, name, lambda run: run.share_read)]),
-            number(f"{name}: training time saved", None, [_saved(runs, name, trainings.seconds)], note=alone),
+        saved = {key: [_saved(runs, name, of)] for key, of in (("steps", _share_read), ("time", trainings.seconds))}
+        found += [
+            numbers.accuracy(f"{name}, first spike", reports, 100.0, theta),
+            numbers.mean_steps(f"{name}, first spike", reports, ideal),
+            numbers.mean(f"{name}: steps beyond the limit", beyond, "steps", note=same),
+            numbers.mean(f"{name}: positive sequences with a spike at the earliest step", on_time, "%", "almost all"),
+            numbers.mean(f"{name}: steps saved in training", saved["steps"]),
+            numbers.mean(f"{name}: training time saved", saved["time"], note=shared),
         ]
-    best = [100 * each.report(RULES[SPIKE], model="best")["accuracy"] for each in runs[SPIKE]]
-    numbers.insert(1, number(f"{SPIKE}, best on validation data: accuracy", 100.0, best, note="same training"))
-    at_end = [100 * each.report(Never(), model="last")["accuracy"] for each in runs[END]]
-    at_spike = [100 * each.report(Threshold(THETA), model="last")["accuracy"] for each in runs[END]]
-    late = [each.report(POSITIVE_ONLY, model="last") for each in runs[END]]
-    negative = [each["negative share of first spikes"] for each in times[END]]
-    reading = times[ONLY_POSITIVE]
-    delays = [trainings.mean_delay(each) for each in reading]
-    one_late = [100 * trainings.share_at(each, 1) for each in reading]
-    negative_steps = (each["classes"][0]["mean_steps"] for each in late)
-    others = {name: runs[name][0].report(Threshold(THETA), model="last") for name in runs if name not in RULES}
+    best = [each.report(RULES[SPIKE], model="best") for each in runs[SPIKE]]
+    found.insert(1, numbers.accuracy(f"{SPIKE}, best on validation data", best, 100.0, "same training"))
+    return [*found, *_conventional_numbers(runs[END], times), *_other_numbers(runs)]
+
+
+def _share_read(trained: Trained) -> float:
+    return trained.share_read
+
+
+def _conventional_numbers(runs: list[Trained], times: dict[str, list[dict]]) -> list[Number]:
+    late = [each.report(POSITIVE_ONLY, model="last") for each in runs]
+    negative = (each["negative share of first spikes"] for each in times[END])
+    negative = (float("nan") if each is None else 100 * each for each in negative)
+    one_late = (100 * trainings.share_at(each, 1) for each in times[ONLY_POSITIVE])
+    delays = (trainings.mean_delay(each) for each in times[ONLY_POSITIVE])
+    read = (each["classes"][0]["mean_steps"] for each in late)
+    first = [each.report(Threshold(THETA), model="last") for each in runs]
     return [
-        *numbers,
-        number(f"{END}, last step: accuracy", None, at_end),
-        number(f"{END}, first spike: accuracy", None, at_spike),
-        number(f"{END}: first spikes that are negative", "always",
-               (float("nan") if each is None else 100 * each for each in negative)),
-        number(f"{ONLY_POSITIVE}: accuracy", None, (100 * each["accuracy"] for each in late)),
-        number(f"{ONLY_POSITIVE}: steps after the earliest", 1.0, delays, "steps"),
-        number(f"{ONLY_POSITIVE}: exactly one step late", None, one_late),
-        number(f"{ONLY_POSITIVE}: steps read in negative sequences", 25.0, negative_steps, "steps"),
-        *(Number(f"{name}, first spike: accuracy", None, 100 * found["accuracy"]) for name, found in others.items()),
-        *(Number(f"{name}, first spike: mean steps read", None, found["mean_steps"], "steps")
-          for name, found in others.items()),
-    ]  # fmt: skip
+        numbers.accuracy(f"{END}, last step", [each.report(Never(), model="last") for each in runs]),
+        numbers.accuracy(f"{END}, first spike", first),
+        numbers.mean_steps(f"{END}, first spike", first),
+        numbers.mean(f"{END}: first spikes that are negative", negative, "%", "always"),
+        numbers.accuracy(ONLY_POSITIVE, late),
+        numbers.mean(f"{ONLY_POSITIVE}: steps after the earliest", delays, "steps", 1.0),
+        numbers.mean(f"{ONLY_POSITIVE}: exactly one step late", one_late),
+        numbers.mean(f"{ONLY_POSITIVE}: steps read in negative sequences", read, "steps", 25.0),
+    ]
+
+
+def _other_numbers(runs: dict[str, list[Trained]]) -> list[Number]:
+    reports = {name: [runs[name][0].report(Threshold(THETA), model="last")] for name in runs if name not in RULES}
+    return [
+        *(numbers.accuracy(f"{name}, first spike", found) for name, found in reports.items()),
+        *(numbers.mean_steps(f"{name}, first spike", found) for name, found in reports.items()),
+    ]
 
 
 def _text(runs: dict[str, list[Trained]], task: Spotting) -> str:
@@ -123,12 +135,12 @@ def _text(runs: dict[str, list[Trained]], task: Spotting) -> str:
     def compared(saved: float) -> str:
         return f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} steps"
 
-    saved = {name: compared(_saved(runs, name, lambda run: run.share_read)) for name in (SPIKE, OWN)}
+    saved = {name: compared(_saved(runs, name, _share_read)) for name in (SPIKE, OWN)}
     return (
         f"Answers at the first spike: rank-coded training with the paper's settings {at_spike(SPIKE)}, with our own "
         f"setting {at_spike(OWN)}, conventional training {at_spike(END)}. An ideal observer is "
-        f"{100 * limit.accuracy:.0f} % right after {limit.steps:.2f} steps; who reads less makes errors. Rank-coded "
-        f"training read {saved[SPIKE]} than conventional training, with our own setting {saved[OWN]}."
+        f"{100 * limit.accuracy:.0f} % right after {limit.steps:.2f} steps; an observer that reads less makes errors. "
+        f"Rank-coded training read {saved[SPIKE]} than conventional training, with our own setting {saved[OWN]}."
     )
 
 
@@ -147,6 +159,16 @@ def _draw(first: dict[str, Trained], curves: dict[str, Curve], times: dict[str, 
     upper.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=9)
     _draw_measures(lower.subplots(1, 3), first, curves, times, task)
     return figure
+
+
+def _draw_examples(first: dict[str, Trained], task: Spotting) -> Figure:
+    """The small picture of the documentation: our setting and conventional training on four sequences."""
+    inputs = trainings.examples(task)[list(EXAMPLES)]
+    positive, _ = trainings.earliest_steps(inputs, task.run_length)
+    labels = [task.label_names[int(each)] for each in positive]
+    networks = {"rank-coded": first[OWN].model("last").cpu(), END: first[END].model("last").cpu()}
+    traces = {name: trace(network, inputs) for name, network in networks.items()}
+    return plot_examples(inputs, labels, traces, trainings.OWN_THETA)
 
 
 def _draw_inputs(part, inputs: Tensor, task: Spotting) -> None:
@@ -211,7 +233,7 @@ def _boxes(axes, inputs: Tensor, task: Spotting) -> None:
 
 
 def _rows(axes, letter: str, title: str, positive: Tensor, steps: int) -> None:
-    """One row for each sequence, the classes apart."""
+    """One row for each sequence, with a line between the classes."""
     axes.set_title(letter, loc="left", fontweight="bold", fontsize=11)
     axes.set_title(title, fontsize=10)
     axes.set(xlim=(0.5, steps + 0.5), ylim=(len(positive) - 0.5, -0.5), xlabel="step", yticks=[])

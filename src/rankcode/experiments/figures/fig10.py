@@ -1,6 +1,6 @@
-"""Fig. 10: accuracy and time of the spiking networks over thresholds. θ is the height at which an output membrane is
-read; the neurons themselves keep their own threshold of 0.5, at which they reset. The paper does not list its
-thresholds; its networks are the last ones of training."""
+"""Fig. 10: accuracy and time of the spiking networks over thresholds. θ is compared with the output membranes; the
+neurons still reset at their own threshold of 0.5. The paper does not list its thresholds; as in the paper, the last
+models are evaluated."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments.figures import measures
+from rankcode.experiments.figures import numbers
 from rankcode.experiments.reproduction import Number, Reproduction, Result
 from rankcode.experiments.trainings import spiking as trainings
+from rankcode.experiments.trainings.mnist import at_this_scale
 from rankcode.metrics import Curve
 from rankcode.plots.style import COLOURS, plain
 
@@ -23,21 +24,18 @@ def reproduce(place: Reproduction) -> Result:
     settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
     runs = {name: [place.trained(setting)] for name, setting in settings.items()}
     curves = {name: trained[0].curve(THRESHOLDS, model="last") for name, trained in runs.items()}
-    numbers = []
-    for name, curve in curves.items():
-        numbers += _numbers(name, curve)
-    numbers += measures.cost(runs)
-    drawn = {"trade-off": {name: curve.as_dict() for name, curve in curves.items()}}
-    return Result(_draw(curves), numbers, drawn | measures.cost_curves(runs), _text(place, curves))
+    found = [number for name, curve in curves.items() for number in _numbers(name, curve)] + numbers.cost(runs)
+    drawn = {"trade-off": {name: curve.as_dict() for name, curve in curves.items()}, **numbers.cost_curves(runs)}
+    return Result(_draw(curves), found, drawn, _text(place, curves), [trained for (trained,) in runs.values()])
 
 
 def _numbers(name: str, curve: Curve) -> list[Number]:
     trained, best = curve.thresholds.index(trainings.THETA), curve.accuracy.index(max(curve.accuracy))
-    numbers = []
+    found = []
     for label, at in (("θ = 0.5", trained), (f"its best θ of those drawn, {curve.thresholds[best]:g}", best)):
-        numbers.append(Number(f"{name}, {label}: accuracy", None, 100 * curve.accuracy[at]))
-        numbers.append(Number(f"{name}, {label}: mean steps read", None, curve.mean_steps[at], "steps"))
-    return numbers
+        found.append(Number(f"{name}, {label}: accuracy", None, 100 * curve.accuracy[at]))
+        found.append(Number(f"{name}, {label}: mean steps read", None, curve.mean_steps[at], "steps"))
+    return found
 
 
 def _text(place: Reproduction, curves: dict[str, Curve]) -> str:
@@ -45,17 +43,16 @@ def _text(place: Reproduction, curves: dict[str, Curve]) -> str:
     for name, curve in curves.items():
         trained, best = curve.thresholds.index(trainings.THETA), curve.accuracy.index(max(curve.accuracy))
         found = (
-            f"the {name} network is right for {100 * curve.accuracy[trained]:.2f} % after "
+            f"the {name} network gets {100 * curve.accuracy[trained]:.2f} % right after "
             f"{curve.mean_steps[trained]:.2f} steps at θ = 0.5"
         )
         if best != trained:
             found += (
-                f", and at best for {100 * curve.accuracy[best]:.2f} % after {curve.mean_steps[best]:.2f} steps, at "
+                f", and at best {100 * curve.accuracy[best]:.2f} % after {curve.mean_steps[best]:.2f} steps, at "
                 f"θ = {curve.thresholds[best]:g}"
             )
         parts.append(found + (", its best" if best == trained else ""))
-    scale = "" if place.scale == "paper" else " At this scale the network is small and training short."
-    return f"On the test digits {'; '.join(parts)}.{scale}"
+    return f"On the test digits {'; '.join(parts)}.{at_this_scale(place)}"
 
 
 def _draw(curves: dict[str, Curve]) -> Figure:

@@ -1,4 +1,4 @@
-"""Fig. 2, and section B.2: when networks answer in the 2-sequence problem, and how that changes through training."""
+"""Fig. 2 and section B.2: when networks answer in the 2-sequence problem, and how that changes through training."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
+from rankcode.experiments.figures import numbers
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds, paper_time
 from rankcode.experiments.trainings import two_sequence as trainings
 from rankcode.inference import decide, trace
+from rankcode.plots import plot_spike_times, plot_tradeoff
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
-from rankcode.rules import FireAt, Never, Threshold
+from rankcode.plots.training import draw_spike_times
+from rankcode.rules import FireAt, Never, Rule, Threshold
+from rankcode.tasks import TwoSequence
 
 TITLE = "Fig. 2: the 2-sequence problem"
 THETA = 0.95
 THRESHOLDS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 SPIKE, END = "rank-coded", "conventional"
 OWN_SPIKE, OWN_END = "rank-coded, own settings", "conventional, own settings"
-DRAWN = (8, 30)  # mean steps, where the trade-off is drawn large
+DRAWN = (8, 30)  # mean steps of the enlarged trade-off
 CONSTANT = "constant threshold on the exact posterior"  # the name of a limit
+EQUAL = ", at equal mean steps"
 
 
 def reproduce(place: Reproduction) -> Result:
@@ -35,7 +39,7 @@ def reproduce(place: Reproduction) -> Result:
     task = trainings.task(place)
     found = {} if place.scale == "smoke" else task.limit_curves()  # these take a minute
     limits = {name: (limit.accuracy.tolist(), limit.steps.tolist()) for name, limit in found.items()}
-    numbers = _numbers(runs, task.steps) + _at_equal_speed(runs, limits)
+    noise = {name: _time_by_noise(first[name], task, place.pick(200, 5_000, 50_000)) for name in (SPIKE, END)}
     drawn = {
         "trade-off": {name: curve.as_dict() for name, curve in curves.items()},
         "limits": {name: {"accuracy": accuracy, "mean_steps": steps} for name, (accuracy, steps) in limits.items()},
@@ -50,54 +54,28 @@ def reproduce(place: Reproduction) -> Result:
         "share of steps read in training": {name: trained.share_read for name, trained in first.items()},
         "seconds of training": {name: trained.seconds for name, trained in first.items()},
         "seeds": len(runs[SPIKE]),
+        "spike time by noise": noise,
     }  # fmt: skip
-    noise = {name: _time_by_noise(first[name], task, place.pick(200, 5_000, 50_000)) for name in (SPIKE, END)}
-    drawn["spike time by noise"] = {name: [column.tolist() for column in found] for name, found in noise.items()}
+    all_numbers = _numbers(runs, task.steps) + _at_equal_speed(runs, limits)
+    pictures = {
+        "spike-times": plot_spike_times({name: first[name].records for name in (SPIKE, END)}),
+        "trade-off": plot_tradeoff({SPIKE: curves[OWN_SPIKE], END: curves[OWN_END]}, limits),
+    }
+    figure = _draw(first, curves, limits, noise, task)
+    return Result(figure, all_numbers, drawn, _text(first, all_numbers), first.values(), pictures)
+
+
+def _text(first: dict[str, Trained], found: list[Number]) -> str:
     saved = 1 - first[SPIKE].share_read / first[END].share_read
-    leads = {number.what: number for number in numbers if number.what.endswith(EQUAL)}
-    text = (
+    leads = {number.what: number for number in found if number.what.endswith(EQUAL)}
+    return (
         f"With the paper's settings rank-coded training read {100 * saved:.0f} % fewer steps than conventional "
-        "training. The paper compares the two at a fixed step, 14, where conventional training is not made to "
+        "training. The paper compares the two at a fixed step, 14, at which conventional training does not learn to "
         "answer. At equal mean steps, "
         f"both answering at the first spike, it is {_lead(leads[f'{SPIKE} minus {END}{EQUAL}'])} with the paper's "
         f"settings and {_lead(leads[f'{OWN_SPIKE} minus {OWN_END}{EQUAL}'])} with our own: see the trade-off, with the "
         "limits of ideal observers on the same sequences."
     )
-    return Result(_draw(first, curves, limits, noise, task), numbers, drawn, text)
-
-
-def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
-    def reports(name: str, rule) -> list[dict]:
-        return [trained.report(rule, model="last") for trained in runs[name]]
-
-    spike, spike_end = reports(SPIKE, Threshold(THETA)), reports(END, Threshold(THETA))
-    at_end, at_14 = reports(END, Never()), reports(END, FireAt(14))
-
-    def accuracy(what: str, paper: float | None, found: list[dict]) -> Number:
-        mean, spread = over_seeds([100 * report["accuracy"] for report in found])
-        return Number(what, paper, mean, "%", spread)
-
-    def time(what: str, paper: float | None, found: list[dict]) -> list[Number]:
-        ours, spread = over_seeds([report["mean_steps"] for report in found])
-        counted, other = over_seeds([paper_time(report, steps) for report in found])
-        return [
-            Number(
-                f"{what}: spike time as the paper counts", paper, counted, "steps", other, "from 0, silent left out"
-            ),
-            Number(f"{what}: mean steps read", None, ours, "steps", spread, "silent sequences in full"),
-        ]
-
-    return [
-        accuracy("rank-coded, first spike: accuracy", 95.45, spike),
-        *time("rank-coded, first spike", 14.0, spike),
-        accuracy("conventional, step 40: accuracy", 96.84, at_end),
-        accuracy("conventional, step 14: accuracy", 89.0, at_14),
-        accuracy("conventional, first spike: accuracy", 96.32, spike_end),
-        *time("conventional, first spike", 23.0, spike_end),
-    ]
-
-
-EQUAL = ", at equal mean steps"
 
 
 def _lead(points: Number) -> str:
@@ -105,25 +83,53 @@ def _lead(points: Number) -> str:
     return f"{abs(ours):.2f} points {'ahead' if ours > 0 else 'behind'}{spread}"
 
 
+def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
+    def reports(name: str, rule: Rule) -> list[dict]:
+        return [trained.report(rule, model="last") for trained in runs[name]]
+
+    def times(what: str, paper: float, found: list[dict]) -> list[Number]:
+        counted, note = (paper_time(report, steps) for report in found), "from 0, without rows that never fire"
+        return [
+            numbers.mean(f"{what}: spike time as the paper counts", counted, "steps", paper, note),
+            numbers.mean_steps(what, found),
+        ]
+
+    def own(name: str) -> list[Number]:
+        found, what = reports(name, Threshold(THETA)), f"{name}, first spike"
+        return [numbers.accuracy(what, found), numbers.mean_steps(what, found)]
+
+    spike, spike_end = reports(SPIKE, Threshold(THETA)), reports(END, Threshold(THETA))
+    return [
+        numbers.accuracy("rank-coded, first spike", spike, 95.45),
+        *times("rank-coded, first spike", 14.0, spike),
+        numbers.accuracy("conventional, step 40", reports(END, Never()), 96.84),
+        numbers.accuracy("conventional, step 14", reports(END, FireAt(14)), 89.0),
+        numbers.accuracy("conventional, first spike", spike_end, 96.32),
+        *times("conventional, first spike", 23.0, spike_end),
+        *own(OWN_SPIKE),
+        *own(OWN_END),
+    ]
+
+
 def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list[float], list[float]]]) -> list[Number]:
-    """Accuracy at θ = 0.95 minus what others have at as many mean steps: the ideal observer with a constant threshold,
-    and the same training with the loss at the end."""
+    """Accuracy at θ = 0.95 minus that of others at equal mean steps: the ideal observer with a constant threshold, and
+    the same training with the loss at the end."""
 
     def points(name: str) -> list[tuple[float, float]]:
         reports = [trained.report(Threshold(THETA), model="last") for trained in runs[name]]
         return [(report["mean_steps"], 100 * report["accuracy"]) for report in reports]
 
     def lead(name: str, other: list[tuple[list[float], list[float]]]) -> tuple[float, float | None]:
-        """Over the others' (mean steps, accuracy), one for each seed or one for all."""
+        """Over the others' (mean steps, accuracy): one for each seed, or one for all."""
         several = other * len(runs[name]) if len(other) == 1 else other
         pairs = zip(points(name), several, strict=True)
         return over_seeds([mine - float(np.interp(steps, *theirs)) for (steps, mine), theirs in pairs])
 
     def by_threshold(name: str) -> list[tuple[list[float], list[float]]]:
-        found = [trained.curve(THRESHOLDS, model="last") for trained in runs[name]]
-        return [(list(curve.mean_steps), [100 * each for each in curve.accuracy]) for curve in found]
+        curves = (trained.curve(THRESHOLDS, model="last") for trained in runs[name])
+        return [(list(curve.mean_steps), [100 * each for each in curve.accuracy]) for curve in curves]
 
-    numbers = []
+    found = []
     if CONSTANT in limits:
         accuracy, steps = limits[CONSTANT]
         ideal = sorted(zip(steps, (100 * each for each in accuracy), strict=True))
@@ -131,24 +137,27 @@ def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list
         for name in (SPIKE, END, OWN_SPIKE, OWN_END):
             mean, spread = lead(name, [bayes])
             note = "same sequences, equal mean steps"
-            numbers.append(Number(f"{name} minus the constant threshold's limit", None, mean, "points", spread, note))
+            found.append(Number(f"{name} minus the constant threshold's limit", None, mean, "points", spread, note))
     for name, other in ((OWN_SPIKE, OWN_END), (SPIKE, END)):
         mean, spread = lead(name, by_threshold(other))
-        numbers.append(Number(f"{name} minus {other}{EQUAL}", None, mean, "points", spread))
-    return numbers
+        found.append(Number(f"{name} minus {other}{EQUAL}", None, mean, "points", spread))
+    return found
 
 
-def _time_by_noise(trained: Trained, task, rows: int) -> tuple[Tensor, Tensor]:
-    """Mean steps read in twelve classes of a sequence's standard deviation."""
-    batch, sigma = task.draw(rows, torch.Generator().manual_seed(7))
-    network = trained.model("last")
-    steps = decide(network, batch.inputs.to(trained.device), rule=Threshold(THETA)).steps.cpu().double()
-    edges = torch.linspace(task.low, task.high, 13)
-    where = torch.bucketize(sigma, edges[1:-1])
-    total, count = torch.zeros(12, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
-    total.index_add_(0, where, steps)
-    count.index_add_(0, where, torch.ones_like(steps))
-    return (edges[1:] + edges[:-1]) / 2, total / count.clamp(min=1)
+def _time_by_noise(trained: Trained, task: TwoSequence, rows: int) -> dict[str, list[float]]:
+    """Mean steps read in twelve bins of the standard deviation of a sequence."""
+
+    def make() -> dict[str, list[float]]:
+        batch, sigma = task.draw(rows, torch.Generator().manual_seed(7))
+        inputs = batch.inputs.to(trained.device)
+        steps = decide(trained.model("last"), inputs, rule=Threshold(THETA)).steps.cpu().double()
+        edges = torch.linspace(task.low, task.high, 13)
+        where = torch.bucketize(sigma, edges[1:-1])
+        count = torch.bincount(where, minlength=12).clamp(min=1)
+        mean = torch.bincount(where, steps, minlength=12) / count
+        return {"standard deviation": ((edges[1:] + edges[:-1]) / 2).tolist(), "mean steps": mean.tolist()}
+
+    return trained.kept(f"last mean steps by noise, {rows} sequences", "test", make)
 
 
 def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
@@ -158,9 +167,10 @@ def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
     _draw_examples(upper.subplots(1, 3), first, task)
     *times, by_noise = middle.subplots(1, 3)
     for axes, name in zip(times, (SPIKE, END), strict=True):
-        _draw_times(axes, first[name], name, task.steps)
-    for (name, (sigma, steps)), colour in zip(noise.items(), COLOURS, strict=False):
-        by_noise.plot(sigma, steps, color=colour, marker=".", label=name)
+        draw_spike_times(axes, first[name].records, COLOURS[name == END])
+        axes.set(title=f"first spikes, {name}", ylabel="steps read", ylim=(0.5, task.steps + 0.5))
+    for (name, columns), colour in zip(noise.items(), COLOURS, strict=False):
+        by_noise.plot(*columns.values(), color=colour, marker=".", label=name)
     by_noise.set(xlabel="standard deviation of a sequence", ylabel="mean steps read", title="answers by noise")
     by_noise.legend(frameon=False)
     plain(by_noise)
@@ -182,7 +192,7 @@ def _draw(first: dict[str, Trained], curves, limits, noise, task) -> Figure:
 
 
 def _draw_differences(axes, curves, limits) -> None:
-    """What the trade-off hardly shows: accuracy minus that of the constant threshold, at as many mean steps."""
+    """Accuracy minus that of the constant threshold at equal mean steps: differences too small for the trade-off."""
     accuracy, steps = (np.array(column) for column in limits[CONSTANT])
     order = steps.argsort()
 
@@ -221,16 +231,3 @@ def _draw_examples(panels, first: dict[str, Trained], task) -> None:
         label = task.label_names[int(batch.labels[row])]
         axes.set(title=f"{label}, σ = {float(sigma[row]):.2f}", xlabel="step")
     panels[0].set(ylabel="input (grey)")
-
-
-def _draw_times(axes, trained: Trained, name: str, steps: int) -> None:
-    records = trained.records
-    share = torch.zeros(steps, len(records))
-    for column, record in enumerate(records):
-        counts = torch.tensor(record["first_spike"]["steps_histogram"], dtype=torch.float32)
-        share[: len(counts), column] = counts / counts.sum()
-    examples = [record["examples"] / 1000 for record in records]
-    extent = (0, examples[-1], 0.5, steps + 0.5)
-    axes.imshow(share.sqrt().numpy(), origin="lower", aspect="auto", extent=extent, cmap="Greys", vmin=0, vmax=1)
-    axes.plot(examples, [record["first_spike"]["mean_steps"] for record in records], color=COLOURS[name == END], lw=1.5)
-    axes.set(title=f"first spikes, {name}", xlabel="training sequences (thousands)", ylabel="steps read")

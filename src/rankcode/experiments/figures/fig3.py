@@ -1,5 +1,5 @@
-"""Fig. 3: a digit as ten frames, how spikes move forward through training, and how β moves a network from the slow
-regime to the fast one. The paper draws a ConvLSTM of 20 units; the LSTM of 340 is drawn beside it."""
+"""Fig. 3: a digit as ten steps, how spikes move forward through training, and how β moves a network from the slow
+regime to the fast one. The paper draws a ConvLSTM of 20 units; we draw the LSTM of 340 units as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments.figures import measures
+from rankcode.experiments.figures import numbers
+from rankcode.experiments.figures.through_training import draw_through_training, through_training
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.experiments.trainings import mnist as trainings
 from rankcode.plots.style import COLOURS, DARK, GREY
@@ -25,48 +26,47 @@ def reproduce(place: Reproduction) -> Result:
         SWITCH: trainings.conv_lstm_switch(place),
     }
     first = {name: place.trained(setting) for name, setting in settings.items()}
-    histories = {name: measures.through_training(trained) for name, trained in first.items()}
+    histories = {name: through_training(trained) for name, trained in first.items()}
     before, after = _around_the_switch(first[SWITCH])
     runs = {name: [trained] for name, trained in first.items()}
-    numbers = [*_numbers(first), *_switch_numbers(before, after), *measures.cost(runs)]
     curves = {
         "through training": histories,
         "β": {LSTM: trainings.BETA, CONV: trainings.BETA, "switch": [trainings.FIRST_BETA, trainings.BETA]},
         "units": {LSTM: trainings.lstm_units(place), CONV: trainings.conv_lstm_units(place, 20)},
-        **measures.cost_curves(runs),
+        **numbers.cost_curves(runs),
     }
-    return Result(_draw(place, histories), numbers, curves, _text(place, histories, before, after))
+    found = [*_numbers(first), *_switch_numbers(before, after), *numbers.cost(runs)]
+    return Result(_draw(place, histories), found, curves, _text(place, histories, before, after), first.values())
 
 
 def _around_the_switch(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Validation at the end of the first β, and at the end of training."""
-    batches = trained.records[-1]["batch"]
-    early = [record for record in trained.records if record["batch"] <= trainings.SWITCH_AT * batches]
+    """Validation reports at the end of the first β and at the end of training."""
+    examples = trained.records[-1]["examples"]
+    early = [record for record in trained.records if record["examples"] <= trainings.SWITCH_AT * examples]
     return early[-1]["validation"], trained.records[-1]["validation"]
 
 
 def _numbers(first: dict[str, Trained]) -> list[Number]:
-    numbers = []
+    found = []
     for name, trained in first.items():
         report = trained.report(Threshold(trainings.THETA), model="last")
         note = "the paper's: best of two runs on the test set" if name in PAPER else ""
-        numbers.append(measures.accuracy(f"{name}, end of training: accuracy", [report], PAPER.get(name), note))
-        steps = trained.setting.task.steps
-        frame = 100 * trainings.share_of_frame(report, steps)
-        paper = "< 15 %" if name in PAPER else None
-        numbers.append(
-            Number(f"{name}: frame passed at the spike", paper, frame, "%", None, "from 0, silent digits left out")
-        )
-        numbers.append(measures.time(name, [report]))
-    return numbers
+        frame = 100 * trainings.share_of_frame(report, trained.setting.task.steps)
+        paper, counted = "< 15 %" if name in PAPER else None, "from 0, without rows that never fire"
+        found += [
+            numbers.accuracy(f"{name}, end of training", [report], PAPER.get(name), note),
+            Number(f"{name}: frame passed at the spike", paper, frame, "%", None, counted),
+            numbers.mean_steps(name, [report]),
+        ]
+    return found
 
 
 def _switch_numbers(before: dict[str, Any], after: dict[str, Any]) -> list[Number]:
-    numbers = []
+    found = []
     for when, report in ((f"β = {trainings.FIRST_BETA:g}", before), (f"then β = {trainings.BETA:g}", after)):
-        numbers.append(measures.accuracy(f"{SWITCH}, {when}: accuracy", [report], None, "validation"))
-        numbers.append(measures.time(f"{SWITCH}, {when}", [report])._replace(note="validation"))
-    return numbers
+        found.append(numbers.accuracy(f"{SWITCH}, {when}", [report], None, "validation"))
+        found.append(numbers.mean_steps(f"{SWITCH}, {when}", [report], "validation"))
+    return found
 
 
 def _text(place: Reproduction, histories: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -74,15 +74,15 @@ def _text(place: Reproduction, histories: dict[str, Any], before: dict[str, Any]
         history = histories[name]
         return (
             f"{name} from {history['mean_steps'][0]:.1f} to {history['mean_steps'][-1]:.1f} steps of ten, with "
-            f"{100 * history['accuracy'][-1]:.2f} % right in the end"
+            f"{100 * history['accuracy'][-1]:.2f} % right at the end"
         )
 
     return (
-        f"Through training the answers move: those of {moved(LSTM)}, and those of {moved(CONV)} (validation digits, "
-        "one seed). Grey bands are the paper's regimes, fast, before 15 % of the frame have passed, and slow, after "
-        f"25. {trainings.beyond_the_paper(place)} With β = "
-        f"{trainings.FIRST_BETA:g} the ConvLSTM reads {before['mean_steps']:.2f} steps and is right for "
-        f"{100 * before['accuracy']:.2f} %; trained on with β = {trainings.BETA:g} it ends at "
+        f"Answers move forward through training: those of {moved(LSTM)}, and those of {moved(CONV)} (validation "
+        "digits, one seed). Grey bands are the paper's regimes: fast, before 15 % of the frame has passed, and slow, "
+        f"after 25 %. {trainings.beyond_the_paper(place)} With β = "
+        f"{trainings.FIRST_BETA:g} the ConvLSTM reads {before['mean_steps']:.2f} steps and gets "
+        f"{100 * before['accuracy']:.2f} % right; trained further with β = {trainings.BETA:g} it ends at "
         f"{after['mean_steps']:.2f} steps and {100 * after['accuracy']:.2f} %.{trainings.at_this_scale(place)}"
     )
 
@@ -98,7 +98,7 @@ def _draw(place: Reproduction, histories: dict[str, Any]) -> Figure:
     _draw_digit(parts[0], trainings.task(place))
     for part, title, names in zip(parts[1:], titles, ((LSTM, CONV), (SWITCH,)), strict=True):
         panels = part.subplots(1, 2)
-        measures.draw_through_training(panels[0], panels[1], {name: histories[name] for name in names})
+        draw_through_training(panels[0], panels[1], {name: histories[name] for name in names})
         part.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
         _draw_regimes(panels[0])
         if SWITCH in names:
@@ -109,7 +109,7 @@ def _draw(place: Reproduction, histories: dict[str, Any]) -> Figure:
 
 
 def _draw_regimes(axes: Any) -> None:
-    """The paper's, in steps read: it counts from 0."""
+    """The paper's regimes, converted to steps read: the paper counts from 0."""
     for name, low, high in (("fast", 0, 2.5), ("slow", 3.5, 10.4)):
         axes.axhspan(low, high, color=GREY, alpha=0.1, lw=0)
         where = {"xytext": (-4, 0), "textcoords": "offset points", "xycoords": axes.get_yaxis_transform()}

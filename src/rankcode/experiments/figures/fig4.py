@@ -1,4 +1,4 @@
-"""Fig. 4, and section 3.4: accuracy and spike time on Speech Commands through training, rank-coded and not."""
+"""Fig. 4 and section 3.4: accuracy and spike time on Speech Commands through training, rank-coded and conventional."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds
+from rankcode.experiments.figures import numbers
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.experiments.trainings import speech as trainings
 from rankcode.experiments.trainings.speech import CONVENTIONAL, MAIN, RANK_CODED, THETA, Run, heard
 from rankcode.plots.style import DARK, GREY, plain
 from rankcode.rules import Never, Threshold
 
 TITLE = "Fig. 4: Speech Commands through training"
-RISEN = 0.05  # a run has risen, and can fall, once its accuracy was this much above the majority class's share
+RISEN = 0.05  # a run can fall once its accuracy was this much above the majority class's share
 SHADES = {
     RANK_CODED: {0.0: "#9cc9f5", 0.2: "#4a90dd", 0.3: "#2461b0", 0.4: "#12305f"},
     CONVENTIONAL: {0.0: "#f0a8ae", 0.2: "#d1495b", 0.3: "#9c2740", 0.4: "#570f24"},
@@ -43,7 +44,8 @@ def reproduce(place: Reproduction) -> Result:
         "fell below it": [str(run) for run in fallen],
         **trainings.cost_of_training({str(run): first for run, (first, *_) in runs.items()}),
     }
-    return Result(_draw(runs), _numbers(runs), drawn, _text(place, runs, fallen))
+    first_runs = [first for first, *_ in runs.values()]
+    return Result(_draw(runs), _numbers(runs), drawn, _text(place, runs, fallen), first_runs)
 
 
 def majority(report: Mapping[str, Any]) -> float:
@@ -53,8 +55,8 @@ def majority(report: Mapping[str, Any]) -> float:
 
 
 def until_fallen(records: Sequence[Mapping[str, Any]]) -> int:
-    """How many records there are until the spiking accuracy falls below the majority class's share, after it had
-    risen above it: the paper stops such runs."""
+    """Number of records until the first-spike accuracy falls below the majority class's share after it had risen above
+    it. The paper stops such runs there."""
     highest, share = 0.0, majority(records[0]["first_spike"])
     for number, record in enumerate(records):
         accuracy = record["first_spike"]["accuracy"]
@@ -77,7 +79,7 @@ def _moment(trained: Trained, record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _best(trained: Trained, run: Run) -> dict[str, Any]:
-    """The model that is best on validation data, with the rule it was trained with, on both splits."""
+    """The best model on validation data, at θ, on both splits."""
     record, test = trained.best, trained.report(Threshold(THETA))
     spikes = max(trained.records, key=lambda each: each["first_spike"]["accuracy"])
     found = {
@@ -100,18 +102,16 @@ def _settled(trained: Trained, time=heard) -> float:
 
 
 def _numbers(runs: Runs) -> list[Number]:
-    best = {run: [_best(trained, run) for trained in seeds] for run, seeds in runs.items()}
     validation = {run: 100 * runs[run][0].best["validation"]["accuracy"] for run in runs}
     main, last, none = Run(RANK_CODED, MAIN), Run(RANK_CODED, 0.4), Run(RANK_CODED, 0.0)
-    usual = Run(CONVENTIONAL, 0.0)
-    spiking = 100 * max(record["first_spike"]["accuracy"] for record in runs[usual][0].records)
-    at_end = 100 * max(record["validation"]["accuracy"] for record in runs[usual][0].records)
+    usual = runs[Run(CONVENTIONAL, 0.0)][0].records
+    spiking, at_end = (100 * max(each[part]["accuracy"] for each in usual) for part in ("first_spike", "validation"))
     top = max(value for run, value in validation.items() if run.kind == RANK_CODED)
-    late = [_settled(trained) for trained in runs[main]]
-    frame = [_settled(trained, trainings.at_frame) for trained in runs[main]]
-    numbers = [
-        Number(f"{main}: settled spike time, validation", "around 600 ms", *_spread(late, "ms"), "all that was heard"),
-        Number(f"{main}: the same, look-ahead left out", None, *_spread(frame, "ms"), "time of the frame answered at"),
+    late = (_settled(trained) for trained in runs[main])
+    frame = (_settled(trained, trainings.at_frame) for trained in runs[main])
+    found = [
+        numbers.mean(f"{main}: settled spike time, validation", late, "ms", "around 600 ms", "look-ahead included"),
+        numbers.mean(f"{main}: the same without look-ahead", frame, "ms", None, "time of the frame answered at"),
         Number(f"{none}: settled spike time", "below 500 ms", _settled(runs[none][0]), "ms", note="validation"),
         Number("accuracy, β = 0.2 minus β = 0.4, rank-coded", "about 0", validation[main] - validation[last], "points",
                note="validation, best epochs"),
@@ -120,29 +120,26 @@ def _numbers(runs: Runs) -> list[Number]:
         Number("highest spiking accuracy, conventional β = 0 minus best rank-coded", "below 0", spiking - top, "points",
                note="validation"),
     ]  # fmt: skip
-    for run, found in best.items():
-        first = found[0]
-        where = f"seed 0: best epoch {first['epoch']:.4g}, validation {100 * first['validation']['accuracy']:.2f} %"
-        tests = [each["test"] for each in found]
-        numbers.append(
-            Number(f"{run}: test accuracy, first spike", None, *_spread([100 * t["accuracy"] for t in tests]), where)
-        )
-        steps, fired = first["test"]["mean_steps"], 100 * first["test"]["fired"]
-        note = f"{steps:.1f} steps; {fired:.1f} % fired"
-        numbers.append(Number(f"{run}: test, heard", None, *_spread([t["heard"] for t in tests], "ms"), note))
-        if run.kind == CONVENTIONAL:
-            where = f"seed 0: validation {100 * first['validation']['accuracy at the end']:.2f} %"
-            ends = _spread([100 * t["accuracy at the end"] for t in tests])
-            numbers.append(Number(f"{run}: test accuracy, at the end", None, *ends, where))
-        trained = runs[run][0]
-        what, note = f"{run}: steps read in training ÷ steps there were", f"{trained.seconds:.0f} s of training"
-        numbers.append(Number(what, None, 100 * trained.share_read, "%", None, note))
-    return numbers
+    for run, seeds in runs.items():
+        found += _test_numbers(run, seeds)
+    return found
 
 
-def _spread(values: Sequence[float], unit: str = "%") -> tuple[float, str, float | None]:
-    mean, spread = over_seeds(values)
-    return mean, unit, spread
+def _test_numbers(run: Run, seeds: Sequence[Trained]) -> list[Number]:
+    """The best model of each seed on test data, and what training cost."""
+    best = [_best(trained, run) for trained in seeds]
+    first, tests = best[0], [each["test"] for each in best]
+    where = f"seed 0: best epoch {first['epoch']:.4g}, validation {100 * first['validation']['accuracy']:.2f} %"
+    fired = f"{first['test']['mean_steps']:.1f} steps; {100 * first['test']['fired']:.1f} % fired"
+    found = [
+        numbers.mean(f"{run}: test accuracy, first spike", (100 * each["accuracy"] for each in tests), note=where),
+        numbers.mean(f"{run}: test, heard", (each["heard"] for each in tests), "ms", note=fired),
+    ]
+    if run.kind == CONVENTIONAL:
+        where = f"seed 0: validation {100 * first['validation']['accuracy at the end']:.2f} %"
+        ends = (100 * each["accuracy at the end"] for each in tests)
+        found.append(numbers.mean(f"{run}: test accuracy, at the end", ends, note=where))
+    return [*found, numbers.share_read(str(run), seeds[:1], f"{seeds[0].seconds:.0f} s of training")]
 
 
 def _text(place: Reproduction, runs: Runs, fallen: Sequence[Run]) -> str:
@@ -152,9 +149,9 @@ def _text(place: Reproduction, runs: Runs, fallen: Sequence[Run]) -> str:
         f"{trainings.what_was_trained(place)} Rank-coded with β = 0.2 reaches "
         f"{100 * main.best['validation']['accuracy']:.2f} % on validation data and, in the last tenth of training, "
         f"answers after {_settled(main):.0f} ms heard; with β = 0.4 it is "
-        f"{100 * last.best['validation']['accuracy']:.2f} % and {_settled(last):.0f} ms. Heard is all that an answer "
-        f"depended on, {trainings.CONTEXT * trainings.FRAME} ms of look-ahead included; the paper does not say how its "
-        "times count. Runs that fell below the share of the majority class, and are drawn up to there: "
+        f"{100 * last.best['validation']['accuracy']:.2f} % and {_settled(last):.0f} ms. Heard is the audio an answer "
+        f"depended on, {trainings.CONTEXT * trainings.FRAME} ms of look-ahead included; the paper does not say how it "
+        "counts time. Runs that fell below the share of the majority class, drawn up to that point: "
         f"{names or 'none'}. Training with β = 0.2 read {100 * main.share_read:.0f} % of the steps. Seeds with "
         f"β = 0.2: {len(runs[Run(RANK_CODED, MAIN)])}; one elsewhere."
     )
@@ -193,7 +190,7 @@ def _draw(runs: Runs) -> Figure:
 
 
 def scale_errors(panels) -> None:
-    """Errors on a logarithmic scale: the last points of accuracy can be told apart. For panels that share it."""
+    """Draw errors on a logarithmic scale, which shows differences between high accuracies. The panels share it."""
     lowest, highest = panels[0].get_ylim()
     for axes in panels:
         axes.set_yscale("function", functions=(lambda a: -np.log(101 - a), lambda y: 101 - np.exp(-y)))

@@ -1,4 +1,4 @@
-"""Fig. 5, and section 3.4: speed against accuracy on Speech Commands, over θ and over β."""
+"""Fig. 5 and section 3.4: speed against accuracy on Speech Commands, over θ and over β."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from rankcode.experiments.figures import numbers
 from rankcode.experiments.figures.fig4 import SHADES, scale_errors
-from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.experiments.trainings import speech as trainings
 from rankcode.experiments.trainings.speech import CONTEXT, CONVENTIONAL, FRAME, MAIN, RANK_CODED, THETA, Run
 from rankcode.metrics import Curve
@@ -25,7 +26,7 @@ THRESHOLDS = (
 SPEEDS = (450, 500, 550, 600, 650, 700, 750, 850, 950)  # ms heard
 SOME_SPEEDS = (500, 600, 700)
 AUGMENTED = ", augmented"
-EVERY, OWN = "every step", "a network of ours, augmented"
+EVERY, OWN = "every step", "our own network, augmented"
 UNTIL = {0.99: "until spike (θ = 0.99)", 0.999: "until spike (θ = 0.999)"}
 COLOUR = {
     RANK_CODED: BLUE, CONVENTIONAL: RED, EVERY: COLOURS[2], UNTIL[0.99]: COLOURS[4],
@@ -34,8 +35,8 @@ COLOUR = {
 
 
 class Composite(NamedTuple):
-    """The best of some networks at every speed: which, at which θ, was chosen on validation data; test data says how
-    good they are. In order of time."""
+    """The best of some networks at every speed, in order of time. Networks and θ are chosen on validation data; times
+    and accuracies are those on test data."""
 
     chosen: tuple[str, ...]
     time: tuple[float, ...]  # ms heard
@@ -43,16 +44,15 @@ class Composite(NamedTuple):
     accuracy: tuple[float, ...]
 
     def at(self, time: float) -> float | None:
-        """Accuracy at a speed: between two points that of answering some rows with one and some with the other, after
-        the last one its own; None before the first."""
+        """Accuracy at a speed, interpolated between points; None before the first point."""
         if time < self.time[0]:
             return None
         return float(np.interp(time, self.time, self.accuracy))
 
 
 def envelope(times: Sequence[float], accuracies: Sequence[float]) -> list[int]:
-    """Which points no other one beats, in order of time: none is as early and more accurate, or earlier and as
-    accurate. Of equal points, the first."""
+    """Indices of the points that no other point beats in both time and accuracy, in order of time. Of equal points, the
+    first."""
     order = sorted(range(len(times)), key=lambda each: (times[each], -accuracies[each], each))
     found: list[int] = []
     for each in order:
@@ -107,31 +107,30 @@ def reproduce(place: Reproduction) -> Result:
         "accuracy at ms heard": {name: {str(t): found.at(t) for t in SPEEDS} for name, found in best.items()},
         **trainings.cost_of_training(networks),
     }
-    numbers = [
+    found = [
         *_leads(best[RANK_CODED], best[CONVENTIONAL], "rank-coded − conventional, composites", rows, "above 0"),
         *_over_seeds(seeds),
         *_leads(best[RANK_CODED], best[EVERY], "rank-coded composite − every step", rows, speeds=SOME_SPEEDS),
     ]
     for name in UNTIL.values():
-        numbers += _leads(best[name], best[EVERY], f"{name} − every step", rows)
+        found += _leads(best[name], best[EVERY], f"{name} − every step", rows)
     if OWN in best:
         one, two = (best[kind + AUGMENTED] for kind in kinds)
-        numbers += _leads(one, two, "rank-coded − conventional, β = 0.2, augmented", rows)
-        numbers += _of_own(groups[OWN][OWN])
+        found += _leads(one, two, "rank-coded − conventional, β = 0.2, augmented", rows)
+        found += _of_own(groups[OWN][OWN])
     for name, group in groups.items():
-        share = 100 * np.mean([trained.share_read for trained in group.values()])
         seconds = sum(trained.seconds for trained in group.values())
-        what, note = f"{name}: steps read in training ÷ steps there were", f"{seconds:.0f} s of training in all"
-        numbers.append(Number(what, None, float(share), "%", None, note))
-    return Result(_draw(runs, best), numbers, drawn, _text(place, best))
+        share = numbers.share_read(name, group.values(), f"{seconds:.0f} s of training in total")
+        found.append(share._replace(spread=None))  # the runs of a group differ in β, not in the seed
+    return Result(_draw(runs, best), found, drawn, _text(place, best), networks.values())
 
 
 def _leads(first: Composite, other: Composite, what: str, rows: int, paper=None, speeds=SPEEDS) -> list[Number]:
-    """The first minus the other, in points of test accuracy."""
+    """Test accuracy of the first minus that of the other, in points."""
     found = []
     for time in speeds:
         one, two = first.at(time), other.at(time)
-        lead, note = None, "one of them is never so early"
+        lead, note = None, "one of them never answers that early"
         if one is not None and two is not None:
             lead = 100 * (one - two)
             error = 100 * math.sqrt((one * (1 - one) + two * (1 - two)) / rows)
@@ -146,19 +145,18 @@ def _over_seeds(seeds: Sequence[Sequence[Composite]]) -> list[Number]:
     for time in SOME_SPEEDS:
         pairs = [(one.at(time), two.at(time)) for one, two in seeds]
         leads = [100 * (one - two) for one, two in pairs if one is not None and two is not None]
-        mean, spread = over_seeds(leads) if leads else (None, None)
-        what = f"rank-coded − conventional, β = 0.2 in both, {time} ms heard"
-        found.append(Number(what, None, mean, "points", spread, f"seeds compared: {len(leads)}"))
+        what, note = f"rank-coded − conventional, β = 0.2 in both, {time} ms heard", f"seeds compared: {len(leads)}"
+        found.append(numbers.mean(what, leads, "points", None, note) if leads else Number(what, None, None, "points"))
     return found
 
 
 def _of_own(trained: Trained) -> list[Number]:
-    """Read with the θ that it was trained with."""
+    """At the θ of its training."""
     report = trained.report(trained.setting.objective.rule)
     size = sum(part.numel() for part in trained.setting.network().parameters())
     return [
         Number(f"{OWN}: accuracy", None, 100 * report["accuracy"], "%", None, f"{size:,} parameters"),
-        Number(f"{OWN}: mean steps read", None, report["mean_steps"], "steps", None, "silent recordings in full"),
+        numbers.mean_steps(OWN, [report]),
         Number(f"{OWN}: mean time heard", None, trainings.heard(report), "ms"),
     ]
 
@@ -180,7 +178,7 @@ def _text(place: Reproduction, best: Mapping[str, Composite]) -> str:
         if leads:
             parts.append(f"Training {name} differs from the loss at every step by {_reach(leads)}.")
     parts.append(
-        "A composite is the upper envelope over β and θ, chosen on validation data, drawn and compared on test data."
+        "A composite is the upper envelope over β and θ: chosen on validation data, drawn and compared on test data."
     )
     return " ".join(parts)
 
@@ -228,7 +226,7 @@ def _draw(runs: Mapping[Run, Trained], best: Mapping[str, Composite]) -> Figure:
 
 
 def _steps(time):
-    """Steps after which so many ms were heard, in a recording that does not end before."""
+    """Steps after which this many ms are heard, in a recording that is at least as long."""
     return time / FRAME + 0.5 - 2 * CONTEXT
 
 

@@ -1,9 +1,9 @@
 """Fig. 6: is it rank coding that makes networks answer early, or the data? Rank-coded and conventional training of the
-LSTM of 340 units, read with the same thresholds; the loss at every step, and until the spike, beside them.
+LSTM of 340 units, with the loss at every step and until the spike for comparison.
 
-Rank-coded training has the β of Table 1, conventional training none, as the paper describes it. Through training the
-threshold is 0.95, but for training until the spike, which is read with its own 0.99. As in the paper it is the last
-models that are evaluated over θ, on the test digits."""
+Rank-coded training has the β of Table 1, conventional training has none, as in the paper. Through training the
+threshold is 0.95, except for training until the spike, which has 0.99. As in the paper, the last models are evaluated
+over θ on the test digits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments.figures import measures
+from rankcode.experiments.figures import numbers
+from rankcode.experiments.figures.through_training import draw_through_training, through_training
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained
 from rankcode.experiments.trainings import mnist as trainings
 from rankcode.metrics import Curve
@@ -37,30 +38,26 @@ def reproduce(place: Reproduction) -> Result:
     runs |= {name: [place.trained(setting)] for name, setting in more.items()}
     first = {name: trained[0] for name, trained in runs.items()}
     curves = {name: trained.curve(THRESHOLDS[name], model="last") for name, trained in first.items()}
-    histories = {name: measures.through_training(trained) for name, trained in first.items()}
+    histories = {name: through_training(trained) for name, trained in first.items()}
     drawn = {
         "through training": histories,
         "trade-off": {name: curve.as_dict() for name, curve in curves.items()},
         "units": trainings.lstm_units(place),
         "seeds": len(runs[SPIKE]),
-        **measures.cost_curves(runs),
+        **numbers.cost_curves(runs),
     }
-    numbers = [*_numbers(runs | {PAPER: paper}), *measures.cost(runs)]
-    return Result(_draw(histories, curves), numbers, drawn, _text(place, first, curves))
+    found = [*_numbers(runs | {PAPER: paper}), *numbers.cost(runs)]
+    return Result(_draw(histories, curves), found, drawn, _text(place, first, curves), first.values())
 
 
 def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
-    numbers = []
-    for name, trained in runs.items():
-        reports = [each.report(Threshold(trainings.THETA), model="last") for each in trained]
-        numbers.append(measures.accuracy(f"{name}, θ = 0.95: accuracy", reports))
-        numbers.append(measures.time(f"{name}, θ = 0.95", reports))
-    early = [each.report(Threshold(THRESHOLDS[END][0]), model="last") for each in runs[END]]
+    found = []
+    for name, theta in [*((name, trainings.THETA) for name in runs), (END, THRESHOLDS[END][0])]:
+        reports = [each.report(Threshold(theta), model="last") for each in runs[name]]
+        found.append(numbers.accuracy(f"{name}, θ = {theta:g}", reports))
+        found.append(numbers.mean_steps(f"{name}, θ = {theta:g}", reports))
     at_end = [each.report(Never(), model="last") for each in runs[END]]
-    numbers.append(measures.accuracy(f"{END}, θ = 0.25: accuracy", early))
-    numbers.append(measures.time(f"{END}, θ = 0.25", early))
-    numbers.append(measures.accuracy(f"{END}, last step: accuracy", at_end))
-    return numbers
+    return [*found, numbers.accuracy(f"{END}, last step", at_end)]
 
 
 def _text(place: Reproduction, first: dict[str, Trained], curves: dict[str, Curve]) -> str:
@@ -72,13 +69,13 @@ def _text(place: Reproduction, first: dict[str, Trained], curves: dict[str, Curv
         for name in curves
     )
     return (
-        f"With θ = 0.95 the rank-coded LSTM reads {spike['mean_steps']:.2f} steps and is right for "
-        f"{100 * spike['accuracy']:.2f} %, the conventional one {end['mean_steps']:.2f} and "
-        f"{100 * end['accuracy']:.2f} %. Made to answer after {curve.mean_steps[0]:.2f} steps (θ = "
-        f"{curve.thresholds[0]:g}), the conventional one is right for {100 * curve.accuracy[0]:.2f} %. Best over the "
+        f"With θ = 0.95 the rank-coded LSTM reads {spike['mean_steps']:.2f} steps and gets "
+        f"{100 * spike['accuracy']:.2f} % right, the conventional one {end['mean_steps']:.2f} and "
+        f"{100 * end['accuracy']:.2f} %. With θ = {curve.thresholds[0]:g} the conventional one answers after "
+        f"{curve.mean_steps[0]:.2f} steps and gets {100 * curve.accuracy[0]:.2f} % right. Best over the "
         f"thresholds drawn: {best}. Rank-coded training read {share:.0f} % of the steps that conventional training "
-        f"read. β is {trainings.BETA:g} and weights decay by {trainings.DECAY['weight_decay']:g}; with the paper's β "
-        f"and no decay see the table.{trainings.at_this_scale(place)}"
+        f"read. β is {trainings.BETA:g} and weight decay {trainings.DECAY['weight_decay']:g}; for the paper's β "
+        f"without weight decay see the table.{trainings.at_this_scale(place)}"
     )
 
 
@@ -90,15 +87,15 @@ def _draw(histories: dict[str, Any], curves: dict[str, Curve]) -> Figure:
     figure = Figure(figsize=(11, 7.6), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr]
     panels: Any = figure.subplots(2, 2)
-    measures.draw_through_training(panels[0, 0], panels[0, 1], histories)
+    draw_through_training(panels[0, 0], panels[0, 1], histories)
     panels[0, 1].legend(frameon=False, loc="lower right", fontsize=8)
     highest = 100 * max(max(curve.accuracy) for curve in curves.values())
     lowest = 100 * min(min(curve.accuracy) for curve in curves.values())
-    _draw_tradeoff(panels[1, 0], curves, END, each=1)
+    _draw_tradeoff(panels[1, 0], curves, END)
     panels[1, 0].set(title="trade-off over θ (numbers: θ)", xlim=(0.7, 10.6))
     panels[1, 0].set_ylim(max(0, lowest - 6), min(100.5, highest + 4))
     early = {name: curve for name, curve in curves.items() if name != END}
-    _draw_tradeoff(panels[1, 1], curves, SPIKE, each=1)
+    _draw_tradeoff(panels[1, 1], curves, SPIKE)
     steps = [step for curve in early.values() for step in curve.mean_steps]
     right = [100 * share for curve in early.values() for share in curve.accuracy]
     panels[1, 1].set(title="the fast corner of C")
@@ -110,15 +107,15 @@ def _draw(histories: dict[str, Any], curves: dict[str, Curve]) -> Figure:
     return figure
 
 
-def _draw_tradeoff(axes: Any, curves: dict[str, Curve], written: str, each: int) -> None:
-    """Accuracy against mean steps, with θ beside every so many points of one training."""
+def _draw_tradeoff(axes: Any, curves: dict[str, Curve], labelled: str) -> None:
+    """Accuracy against mean steps, with θ at the points of one training."""
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
         main = name in (SPIKE, END)
         accuracy = [100 * share for share in curve.accuracy]
         line = {"color": colour, "marker": "o", "ms": 5 if main else 3.5, "lw": 1.6 if main else 1, "label": name}
         axes.plot(curve.mean_steps, accuracy, ls="-" if main else "--", **line)
-        points = list(zip(curve.thresholds, curve.mean_steps, accuracy, strict=True)) if name == written else []
-        for number, (theta, x, y) in enumerate(points[::each]):
+        points = zip(curve.thresholds, curve.mean_steps, accuracy, strict=True) if name == labelled else ()
+        for number, (theta, x, y) in enumerate(points):
             side = {"xytext": (0, 6 if number % 2 else -13), "textcoords": "offset points", "ha": "center"}
             axes.annotate(f"{theta:g}", (x, y), fontsize=7.5, color=colour, annotation_clip=True, **side)
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)")

@@ -1,7 +1,7 @@
-"""Fig. 7, and appendix C: does it matter which θ a network is trained with? On the 2-sequence problem, a network for
-each, tested at all of them.
+"""Fig. 7 and appendix C: does the θ of training matter? On the 2-sequence problem, a network trained with each θ is
+tested at all of them.
 
-Networks trained with different θ answer at different times, so they are compared at equal mean steps as well.
+Networks trained with different θ answer at different times, so they are also compared at equal mean steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from rankcode.experiments.figures.fig2 import THRESHOLDS as FINE
+from rankcode.experiments.figures.fig2 import THRESHOLDS as CURVE_THRESHOLDS
 from rankcode.experiments.reproduction import Number, Reproduction, Result
 from rankcode.experiments.trainings import two_sequence as trainings
 from rankcode.metrics import Curve
@@ -20,7 +20,7 @@ from rankcode.plots.style import COLOURS, plain
 TITLE = "Fig. 7: the threshold during training"
 THRESHOLDS = (0.85, 0.9, 0.95, 0.99, 0.999)
 THETA = 0.95  # of the paper's other figures
-HIGH = 0.95  # the paper: little difference as long as θ is reasonably high
+HIGH = 0.95  # the paper finds little difference as long as θ is reasonably high
 ALL, SOME = "all five networks", f"those trained with θ of at least {HIGH:g}"
 SEEDS = f"seeds of the network trained with θ = {THETA:g}"
 
@@ -28,11 +28,11 @@ SEEDS = f"seeds of the network trained with θ = {THETA:g}"
 def reproduce(place: Reproduction) -> Result:
     runs = {theta: place.trained(trainings.rank_coded(place, theta)) for theta in THRESHOLDS}
     seeds = [place.trained(trainings.rank_coded(place, THETA), seed) for seed in place.seeds()]
-    curves = {theta: trained.curve(FINE, model="last") for theta, trained in runs.items()}
+    curves = {theta: trained.curve(CURVE_THRESHOLDS, model="last") for theta, trained in runs.items()}
     apart = {ALL: difference(list(curves.values()))}
     apart[SOME] = difference([curve for theta, curve in curves.items() if theta >= HIGH])
-    if len(seeds) > 1:  # what chance alone does
-        apart[SEEDS] = difference([trained.curve(FINE, model="last") for trained in seeds])
+    if len(seeds) > 1:  # differences due to chance alone
+        apart[SEEDS] = difference([trained.curve(CURVE_THRESHOLDS, model="last") for trained in seeds])
     read = {theta: trained.share_read for theta, trained in runs.items()}
     drawn = {
         "tested at": list(THRESHOLDS),
@@ -42,7 +42,7 @@ def reproduce(place: Reproduction) -> Result:
         "share of steps read in training": {f"trained with {theta:g}": share for theta, share in read.items()},
         "accuracy apart at equal mean steps": apart,
     }
-    return Result(_draw(curves), _numbers(curves, apart, read), drawn, _text(curves, apart))
+    return Result(_draw(curves), _numbers(curves, apart, read), drawn, _text(curves, apart), runs.values())
 
 
 def at(curve: Curve, values: Sequence[float], thresholds: Sequence[float] = THRESHOLDS) -> list[float]:
@@ -51,9 +51,8 @@ def at(curve: Curve, values: Sequence[float], thresholds: Sequence[float] = THRE
 
 
 def difference(curves: Sequence[Curve]) -> dict[str, float] | None:
-    """How far the highest and the lowest of some curves are apart in accuracy at equal mean steps, over the steps that
-    all of them reach with the tested θ: the mean and the largest distance, and from where to where. None where there
-    are no such steps."""
+    """Distance in accuracy between the highest and the lowest curve at equal mean steps: its mean and maximum over the
+    steps that all curves reach with the tested θ. None if there are no such steps."""
     reached = [at(curve, curve.mean_steps) for curve in curves]
     start, end = max(steps[0] for steps in reached), min(steps[-1] for steps in reached)
     if not start < end:
@@ -65,33 +64,34 @@ def difference(curves: Sequence[Curve]) -> dict[str, float] | None:
 
 
 def _numbers(curves: dict[float, Curve], apart: dict[str, dict | None], read: dict[float, float]) -> list[Number]:
-    numbers = []
+    found = []
     for theta, curve in curves.items():
         what, paper = f"trained with θ = {theta:g}, tested at {THETA:g}", 95.45 if theta == THETA else None
         note = f"{100 * read[theta]:.0f} % of the steps read in training"
-        numbers.append(Number(f"{what}: accuracy", paper, 100 * at(curve, curve.accuracy, [THETA])[0]))
+        found.append(Number(f"{what}: accuracy", paper, 100 * at(curve, curve.accuracy, [THETA])[0]))
         steps = at(curve, curve.mean_steps, [THETA])[0]
-        numbers.append(Number(f"{what}: mean steps read", None, steps, "steps", note=note))
-    for name, found in apart.items():
+        found.append(Number(f"{what}: mean steps read", None, steps, "steps", note=note))
+    for name, gap in apart.items():
         what, paper = f"accuracy apart at equal mean steps, {name}", None if name == SEEDS else "minimal"
-        if found is None:
-            numbers.append(Number(what, paper, None, "points"))
+        if gap is None:
+            found.append(Number(what, paper, None, "points"))
         else:
-            note = f"at most {100 * found['largest']:.2f}; compared from {found['from']:.1f} to {found['to']:.1f} steps"
-            numbers.append(Number(what, paper, 100 * found["mean"], "points", note=note))
-    return numbers
+            note = f"at most {100 * gap['largest']:.2f}; compared from {gap['from']:.1f} to {gap['to']:.1f} steps"
+            found.append(Number(what, paper, 100 * gap["mean"], "points", note=note))
+    return found
 
 
 def _text(curves: dict[float, Curve], apart: dict[str, dict | None]) -> str:
     accuracy = [100 * at(curve, curve.accuracy, [THETA])[0] for curve in curves.values()]
     steps = [at(curve, curve.mean_steps, [THETA])[0] for curve in curves.values()]
     text = (
-        f"Tested at θ = {THETA:g}, the five networks answer {min(accuracy):.2f} to {max(accuracy):.2f} % rightly, "
-        f"after {min(steps):.1f} to {max(steps):.1f} steps. So they are compared at equal mean steps, interpolated."
+        f"Tested at θ = {THETA:g}, the five networks are right in {min(accuracy):.2f} to {max(accuracy):.2f} % of "
+        f"the sequences, after {min(steps):.1f} to {max(steps):.1f} steps. They are compared at equal mean steps, by "
+        "interpolation."
     )
     for name, found in apart.items():
         if found is None:
-            text += f" {name.capitalize()}: there are no mean steps that all reach."
+            text += f" {name.capitalize()}: no mean steps are reached by all."
         else:
             text += (
                 f" {name.capitalize()}: {100 * found['mean']:.2f} points of accuracy between the best and the worst on "
@@ -111,7 +111,7 @@ def _draw(curves: dict[float, Curve]) -> Figure:
         axes.plot(at(curve, curve.mean_steps), tested, color=colour, label=f"{theta:g}", **dot)
     steps = np.array([at(curve, curve.mean_steps) for curve in curves.values()])
     accuracy = 100 * np.array([at(curve, curve.accuracy) for curve in curves.values()])
-    axes.set(xlabel="mean steps read", ylabel="accuracy (%)", title="trade-off; the dots are θ in testing")
+    axes.set(xlabel="mean steps read", ylabel="accuracy (%)", title="trade-off; dots: θ in testing")
     axes.set(xlim=(steps.min() - 1, steps.max() + 1), ylim=(accuracy.min() - 0.5, accuracy.max() + 0.5))
     axes.legend(title="θ in training", frameon=False, loc="lower right")
     plain(axes)

@@ -1,4 +1,4 @@
-"""Fig. 8, and the section on hidden temporal dynamics: what goes on in a rank-coded network that hears "on"."""
+"""Fig. 8 and the section on hidden temporal dynamics: the states of a rank-coded network that hears the word "on"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from rankcode.experiments.figures import numbers
 from rankcode.experiments.reproduction import Number, Reproduction, Result
 from rankcode.experiments.trainings import speech as trainings
 from rankcode.experiments.trainings.speech import CONTEXT, MAIN, RANK_CODED, THETA, Run
@@ -20,7 +21,7 @@ from rankcode.tasks.sound import SoundRows
 TITLE = "Fig. 8: hidden states"
 WORD = "on"
 BEHIND = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}
-ACTIVE = 0.5  # a unit takes part where its hidden state, in −1…1, is this far from 0
+ACTIVE = 0.5  # a unit counts as active where its hidden state, in −1…1, is at least this far from 0
 
 
 def reproduce(place: Reproduction) -> Result:
@@ -51,25 +52,24 @@ def reproduce(place: Reproduction) -> Result:
     figure = _draw(seen.activations[0, :length], stored[0], hidden, cell, spike, facts, names)
     drawn: dict[str, Any] = {**facts, **trainings.cost_of_training({str(run): trained})}
     drawn |= {"hidden": _rounded(hidden), "cell": _rounded(cell)}
-    numbers = [
+    found = [
         Number("steps read", None, spike, f"of {length}", note=f"recording {facts['recording']}"),
         Number("heard", None, time, "ms"),
         Number(f"hidden units that pass ±{ACTIVE:g} up to the answer", None, facts["active before the answer"],
                f"of {facts['units']}", note=f"in the whole recording {facts['active in the whole']}"),
         Number("principal components for 90 % of the hidden variance up to the answer", None, facts["components"], ""),
-        Number("steps read in training ÷ steps there were", None, 100 * trained.share_read, "%",
-               note=f"{trained.seconds:.0f} s of training"),
+        numbers.share_read(str(run), [trained], f"{trained.seconds:.0f} s of training"),
     ]  # fmt: skip
-    how = "its first spike names" if facts["fired"] else "it never fires, and names at the last step"
+    how = "the first spike answers" if facts["fired"] else "it never fires, and answers at the last step"
     text = (
-        f"{trainings.what_was_trained(place)} {str(run).capitalize()}, one test recording of “{facts['word']}”, "
-        f"whose time of answer is the median of those answered rightly where there are any: {how} "
-        f"“{facts['answer']}” after {spike} of {length} steps, {time:.0f} ms heard. What the network would have gone "
-        "on to do is grey, its size without its sign: it is neither trained on nor computed. Units are in order of "
-        "when they are furthest from 0 up to the answer; "
-        f"{facts['active before the answer']} of {facts['units']} pass ±{ACTIVE:g} by then."
+        f"{trainings.what_was_trained(place)} {str(run).capitalize()}, one test recording of “{facts['word']}”: the "
+        f"one with the median time of answer among those answered correctly at a spike, if there are any. Here {how} "
+        f"“{facts['answer']}” after {spike} of {length} steps, {time:.0f} ms heard. States after the answer are grey, "
+        "by magnitude: they are neither computed nor trained on. Units are sorted by the step at which their state is "
+        f"furthest from 0 up to the answer; {facts['active before the answer']} of {facts['units']} pass "
+        f"±{ACTIVE:g} by then."
     )
-    return Result(figure, numbers, drawn, text)
+    return Result(figure, found, drawn, text, [trained])
 
 
 def taken(network: Network, source: SoundRows, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -80,8 +80,8 @@ def taken(network: Network, source: SoundRows, rows: Tensor) -> tuple[Tensor, Te
 
 
 def typical(network: Network, source: SoundRows) -> int:
-    """Of the recordings of the word that are answered rightly at a spike, that of the median time; of all recordings
-    of the word where there is none."""
+    """The recording of the word with the median time of answer among those answered correctly at a spike; among all
+    recordings of the word if there are none."""
     names = network.label_names or ()
     rows = (source.labels == names.index(WORD)).nonzero()[:, 0]
     _, labels, inputs, steps = taken(network, source, rows)
@@ -93,12 +93,12 @@ def typical(network: Network, source: SoundRows) -> int:
 
 
 def active(hidden: Tensor) -> int:
-    """Units whose state is far from 0 at some step, of [steps, units]."""
+    """Number of units whose state is far from 0 at some step; `hidden` is [steps, units]."""
     return int((hidden.abs().amax(0) > ACTIVE).sum())
 
 
 def components(hidden: Tensor, share: float = 0.9) -> int:
-    """How many principal components of [steps, units] hold this share of the variance."""
+    """Number of principal components of [steps, units] that hold this share of the variance."""
     variance = torch.linalg.svdvals((hidden - hidden.mean(0)).double()).square()
     held = variance.cumsum(0) / variance.sum().clamp(min=1e-12)
     return min(len(held), int((held < share).sum()) + 1)
@@ -132,7 +132,7 @@ def _draw(activations, stored, hidden, cell, spike: int, facts: dict[str, Any], 
     outputs.set(ylabel="output", ylim=(-0.03, 1.05))
     outputs.legend(loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=4, fontsize=8, frameon=False)
     plain(outputs)
-    order = hidden[:spike].abs().argmax(0) * 2 + (hidden[:spike].mean(0) < 0)  # by when, then by sign
+    order = hidden[:spike].abs().argmax(0) * 2 + (hidden[:spike].mean(0) < 0)  # by step, then by sign
     order = order.argsort(stable=True)
     for axes, state, label in zip(states, (hidden, cell), ("hidden state", "cell state"), strict=True):
         limit = 1.0 if label == "hidden state" else float(state[:spike].abs().quantile(0.97).clamp(min=0.1))

@@ -1,19 +1,18 @@
-"""Trainings on temporal MNIST (the paper's sections 3.3 and B.3), and what its figures share.
+"""Trainings on temporal MNIST (the paper's sections 3.3 and B.3), and the texts its figures share.
 
-From the paper: 340 LSTM units, or 10 or 20 ConvLSTM units, one linear readout, Adam at a constant 0.001, θ = 0.95. It
-names no kernel (7 × 7 here), no batch size and no epochs, but for "within only 50 epochs", and no weight decay. Here 64
-digits are a batch, gradients are clipped at norm 1, weights decay by 0.1, those of the ConvLSTM of 20 units by 0.3
-(AdamW), and validation and saved models have averaged weights (0.999). LSTMs are trained for 50 epochs, ConvLSTMs for
-25, in the slow regime for 16. 55,000 of the training digits are trained on and 5,000 kept for validation, where the
-paper trains on all 60,000.
+From the paper: 340 LSTM units, or 10 or 20 ConvLSTM units, one linear readout, Adam with a constant learning rate of
+0.001, θ = 0.95. It does not give the kernel size (here 7 × 7), the batch size (64), the number of epochs except for
+"within only 50 epochs" (LSTMs 50, ConvLSTMs 25, in the slow regime 16), or weight decay (0.1, for the ConvLSTM of 20
+units 0.3, AdamW). Here gradients are clipped at norm 1, and validation and saved models use averaged weights (0.999).
+55,000 of the training digits are trained on and 5,000 are held out for validation; the paper trains on all 60,000.
 
-The paper's β is 0.165. With it our LSTM ends in the fast regime, but at the edge of it, so `BETA` is 0.1; `lstm_paper`
-has the paper's β, and no weight decay. Its slow regime is made with "a higher β" that it does not name. A network that
-is sure of one class out of ten does best at the probability p with β = 1 / (p · log(9p / (1 − p))): p = 0.95 at β =
-0.205, and above that it pays never to fire. β = 0.2 is just below: firing pays, but hardly. The run that switches
-begins above, at 0.4, and goes on with 0.1.
+The paper's β is 0.165. With it our LSTM ends at the edge of the fast regime, so `BETA` is 0.1; `lstm_paper` has the
+paper's β and no weight decay. The paper reaches its slow regime with "a higher β" that it does not give. For a row
+whose label is certain, the loss with ten classes is smallest at the probability p with β = 1 / (p · log(9p / (1 − p))):
+p = 0.95 at β = 0.205, and above that firing at 0.95 raises the loss. `SLOW_BETA` is just below, 0.2. The run that
+switches β starts above, at 0.4, and continues with 0.1.
 
-At quick scale networks and trainings are small, and at smoke scale the digits are those of scikit-learn.
+At quick scale networks are small and trainings short; at smoke scale the digits are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def lstm_units(place: Reproduction) -> int:
 
 
 def conv_lstm_units(place: Reproduction, paper: int) -> int:
-    """At the paper's scale the paper's 10 or 20."""
+    """`paper`, the number of units in the paper, at paper scale; fewer at others."""
     return place.pick(paper // 5, paper // 5, paper)
 
 
@@ -58,7 +57,7 @@ def kernel(place: Reproduction) -> int:
 
 
 def training(place: Reproduction, epochs: tuple[float, float, float], records: int = 12, **settings: Any) -> Training:
-    """`records`: validations at quick scale; at the paper's there is one after every epoch."""
+    """`records`: number of validations at quick scale; at paper scale there is one after every epoch."""
     length, rows = place.pick(*epochs), place.pick(64, 32, 64)
     return Training(
         epochs=length,
@@ -123,7 +122,7 @@ def conv_lstm_fast(place: Reproduction, paper: int) -> Setting:
 
 
 def conv_lstm_slow(place: Reproduction, paper: int) -> Setting:
-    """Shorter: the slow regime is where training begins."""
+    """Shorter than the others: training starts in the slow regime."""
     return conv_lstm(place, paper, SLOW_BETA, "slow", (0.7, 0.2, 16))
 
 
@@ -133,7 +132,7 @@ def conv_lstm_switch(place: Reproduction, paper: int = 20) -> Setting:
 
 
 def own(place: Reproduction) -> Setting:
-    """A network of our own, of 0.40 million parameters, that looks at what has appeared of a digit so far."""
+    """Our own network of 0.40 million parameters, which reads at each step all that has appeared of the digit."""
     read = task(place, augment=True)
     image, maps, units = read.input_shape[1:], place.pick(8, 8, 32), place.pick(16, 32, 96)
     how = training(
@@ -154,22 +153,22 @@ def own(place: Reproduction) -> Setting:
 
 
 def beyond_the_paper(place: Reproduction) -> str:
-    """What the paper does not name, or has otherwise, in a sentence for the text of a figure."""
+    """Settings that the paper does not give, or gives otherwise, in a sentence for the text of a figure."""
     decay, conv = DECAY["weight_decay"], CONV_DECAY[20]
     return (
-        f"Of our choice, where the paper names nothing: kernels of {kernel(place)} × {kernel(place)}, weight decay "
+        f"Our choices, where the paper gives none: kernels of {kernel(place)} × {kernel(place)}, weight decay "
         f"(AdamW, {decay:g}, ConvLSTM-20 {conv:g}), gradients clipped at norm 1, averaged weights, β = {SLOW_BETA:g} "
         f"for the slow regime; β is {BETA:g} in the fast one, where the paper has {PAPER_BETA:g}."
     )
 
 
 def at_this_scale(place: Reproduction) -> str:
-    """What is smaller than in the paper, in a sentence for the text of a figure."""
-    digits = {"smoke": " and the digits are scikit-learn's, 8 × 8", "quick": "", "paper": ""}[place.scale]
-    return "" if place.scale == "paper" else f" At this scale networks are small, trainings short{digits}."
+    """The differences in scale from the paper, in a sentence for the text of a figure."""
+    small = " At this scale networks are small and trainings short"
+    return place.pick(f"{small}, and the digits are scikit-learn's, 8 × 8.", f"{small}.", "")
 
 
 def share_of_frame(report: Mapping[str, Any], steps: int) -> float:
-    """Of the frame's duration, what had passed at the spike, as the paper counts: from 0, silent digits left out.
-    1 where none fired."""
-    return paper_time(dict(report), steps) / steps if report["fired"] else 1.0
+    """Share of the frame's duration that has passed at the spike, as the paper counts: from 0, without digits that
+    never fire. 1 if none fires."""
+    return paper_time(report, steps) / steps if report["fired"] else 1.0

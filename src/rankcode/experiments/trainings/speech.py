@@ -1,8 +1,7 @@
-"""Trainings on Speech Commands with the paper's settings (sections 3.4 and B.4): an LSTM of 128 units, a hidden layer
-of 32, Adam at 0.001, 512 recordings a batch, gradients clipped at 0.25.
+"""Trainings on Speech Commands with the paper's settings (sections 3.4 and B.4): an LSTM of 128 units, a readout layer
+of 32, Adam with learning rate 0.001, batches of 512, gradients clipped at norm 0.25.
 
-What needs no data, the smoke scale, uses `Sweeps` instead: sounds that are made when they are asked for, and go
-through the same front end.
+The smoke scale, which needs no data, uses `Sweeps` instead: generated sounds that pass through the same front end.
 """
 
 from __future__ import annotations
@@ -32,10 +31,12 @@ MAIN = 0.2  # the β the paper recommends
 RANK_CODED, CONVENTIONAL = "rank-coded", "conventional"
 CONTEXT = 10  # frames on either side of a step's own
 FRAME = 10  # ms from one step to the next
+# Training, validation and test recordings of the published releases.
+RELEASES = {(51_088, 6_798, 6_835): " v0.01", (84_843, 9_981, 11_005): " v0.02"}
 
 
 class Run(NamedTuple):
-    """Which training."""
+    """The objective of a training, and its β."""
 
     kind: str
     beta: float
@@ -46,10 +47,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweeps(Splits[SoundRows]):
-    """Stand-in for speech: is a tone in noise rising (on), falling (off) or steady (unknown)?"""
+    """Generated stand-in for speech: is a tone in noise rising (on), falling (off) or steady (unknown)?"""
 
     rows: int = 240
-    """Training recordings; validation and test have as many together."""
+    """Number of training recordings; validation and test data together have as many."""
     augment: bool = False
     """Alter the training recordings."""
 
@@ -65,7 +66,7 @@ class Sweeps(Splits[SoundRows]):
         direction = torch.tensor([1.0, -1.0, 0.0])[labels][:, None]
         start, length = (torch.rand(2, len(labels), 1, generator=generator) * 0.2).unbind()
         second = torch.arange(rate) / rate
-        into = ((second - start - 0.1) / 0.5).clamp(0, 1)  # how far into the tone
+        into = ((second - start - 0.1) / 0.5).clamp(0, 1)  # share of the tone that has passed
         octaves = direction * 3 * (into - 0.5) + torch.rand(len(labels), 1, generator=generator) - 0.5
         phase = (2 * math.pi * 900 / rate * 2**octaves).cumsum(1)
         tone = phase.sin() * ((into > 0) & (into < 1)) * 0.1
@@ -121,8 +122,7 @@ def setting(place: Reproduction, objective: Objective, name: str, augment: bool 
 
 
 def of(place: Reproduction, run: Run, augment: bool = False) -> Setting:
-    """The setting of rank-coded or conventional training with a β. Both are selected as they are used, by the accuracy
-    at the first spike."""
+    """Rank-coded or conventional training with a β. The best model of either is selected by first-spike accuracy."""
     objective = AtSpike(THETA, run.beta) if run.kind == RANK_CODED else AtEnd(run.beta)
     return setting(place, objective, f"{run.kind}-{run.beta:g}", augment)
 
@@ -136,7 +136,7 @@ def until_spike(place: Reproduction, threshold: float) -> Setting:
 
 
 def own(place: Reproduction) -> Setting:
-    """A network of our own, of 0.47 million parameters."""
+    """Our own network of 0.47 million parameters."""
     base, units = setting(place, UntilSpike(0.999), "own", augment=True), place.pick(12, 32, 168)
     how = replace(
         base.training, epochs=place.pick(6, 2, 200), learning_rate=place.pick(0.03, 0.003, 0.004), schedule="cosine",
@@ -150,21 +150,21 @@ def own(place: Reproduction) -> Setting:
 
 
 def heard(report: Mapping[str, Any]) -> float:
-    """Mean milliseconds that answers depended on, look-ahead included."""
+    """Mean milliseconds of audio that answers depended on, look-ahead included."""
     return FRAME * report["mean_steps"] if report["milliseconds"] is None else report["milliseconds"]
 
 
 def at_frame(report: Mapping[str, Any]) -> float:
-    """Mean time, in ms from the beginning, of the frames that answers came at: the look-ahead left out."""
+    """Mean time in ms of the frames at which answers came, without look-ahead."""
     return FRAME * (report["mean_steps"] - 1 + CONTEXT)
 
 
 def what_was_trained(place: Reproduction) -> str:
     """The data and the network, in two sentences, for the text of a figure."""
     each = setting(place, AtEnd(), "")
-    data = "Speech Commands v0.01 (the paper: v0.02)."
-    if place.scale == "smoke":
-        data = "Stand-in data, tones that rise, fall or stay, not speech: these numbers only show that it runs."
+    data = "Stand-in data, tones that rise, fall or stay, not speech: these numbers only show that the code runs."
+    if place.scale != "smoke":
+        data = f"Speech Commands{release(task(place))} (the paper: v0.02)."
     cell = each.network().cell
     return (
         f"{data} An LSTM of {cell.hidden_size} units (the paper: 128), trained for {each.training.epochs:g} epochs "
@@ -172,8 +172,14 @@ def what_was_trained(place: Reproduction) -> str:
     )
 
 
+def release(speech: SpeechCommands | Sweeps) -> str:
+    """The release of Speech Commands with as many recordings, or their number."""
+    sizes = speech.train.size, speech.validation.size, speech.test.size
+    return RELEASES.get(sizes, ", {:,} training, {:,} validation and {:,} test recordings".format(*sizes))
+
+
 def cost_of_training(runs: Mapping[str, Trained]) -> dict[str, dict[str, float]]:
     return {
-        "steps read in training ÷ steps there were": {name: trained.share_read for name, trained in runs.items()},
+        "share of steps read in training": {name: trained.share_read for name, trained in runs.items()},
         "seconds of training": {name: trained.seconds for name, trained in runs.items()},
     }

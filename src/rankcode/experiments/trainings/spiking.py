@@ -1,9 +1,9 @@
 """Trainings of a fully spiking network on temporal MNIST (the paper's appendix on SNNs; the network of Wu et al. 2018).
 
 From the paper: two convolutions of 32 channels and 3 × 3 kernels with padding, 128 dense neurons, threshold 0.5, decay
-0.2, surrogate width 0.5, 400 digits a batch, Adam at 0.001, cross-entropy of the output membranes at the first output
-spike or at the last step. The paper names no pooling, no epochs and no β: here spikes are averaged over 2 × 2 neurons
-between the convolutions, there are 30 epochs, and β is 0.
+0.2, surrogate width 0.5, batches of 400, Adam with learning rate 0.001, cross-entropy of the output membranes at the
+first output spike or at the last step. The paper does not give pooling, epochs or β: here spikes are averaged over
+2 × 2 neurons between the convolutions, training takes 30 epochs, and β is 0.
 """
 
 from __future__ import annotations

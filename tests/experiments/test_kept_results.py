@@ -1,0 +1,62 @@
+"""results/reproduction: figures are redrawn from what is kept there, with the same numbers and without training."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+
+from rankcode.experiments import EXPERIMENTS, experiment, reproduction
+from rankcode.experiments.reproduction import Reproduction
+from rankcode.tasks import Limit, TwoSequence
+
+RESULTS = Path(__file__).parents[2] / "results"
+KEPT = RESULTS / "reproduction"
+
+
+def numbers_of(name):
+    return json.loads((KEPT / name / "numbers.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig2", "fig7"])  # the others need data
+def test_a_figure_is_redrawn_from_what_is_kept(name, monkeypatch):
+    def fail(*_):
+        raise AssertionError("this is not kept")
+
+    for each in ("fit", "evaluate", "tradeoff"):
+        monkeypatch.setattr(reproduction, each, fail)
+    limits = numbers_of("fig2")["curves"]["limits"]  # a minute's work, tested with the task
+
+    def limit_curves(task):
+        def column(values):
+            return torch.tensor(values, dtype=torch.float64)
+
+        return {key: Limit(column(each["accuracy"]), column(each["mean_steps"])) for key, each in limits.items()}
+
+    monkeypatch.setattr(TwoSequence, "limit_curves", limit_curves)
+    result = experiment(name).reproduce(Reproduction("paper", KEPT, device="cpu", progress=False))
+    kept = numbers_of(name)
+    assert [number.what for number in result.numbers] == [number["what"] for number in kept["numbers"]]
+    for number, other in zip(result.numbers, kept["numbers"], strict=True):
+        assert number.ours == pytest.approx(other["ours"], abs=1e-9), number.what
+    assert result.text == kept["text"]
+
+
+def test_every_figure_is_kept_and_names_its_data():
+    for name in EXPERIMENTS:
+        kept = numbers_of(name)
+        assert kept["scale"] == "paper" and kept["data"], name
+        assert (KEPT / name / f"{name}.png").exists() == kept["figure"]
+
+
+def test_evaluations_are_kept_by_their_data():
+    files = list(KEPT.glob("runs/paper/*/evaluation.json"))
+    assert len(files) > 70
+    for file in files:
+        assert all(key.startswith("task ") and ", split " in key for key in json.loads(file.read_text())), file
+
+
+def test_results_are_small():
+    assert sum(file.stat().st_size for file in RESULTS.rglob("*") if file.is_file()) < 15e6
