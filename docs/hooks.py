@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs: files under results/, and formulas as MathML.
+"""Additions to mkdocs: pages and pictures from results/, and formulas as MathML.
 
 Pages link to results/ as they do in the repository (`../results/bench`, `../results/…/figure.png`). The READMEs there
 become pages of the site, and every file that a page links to is copied.
@@ -15,8 +15,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)  # code, which is left as it is
-LINK = re.compile(r"(?<=\]\()[^)\s#]+")  # where a Markdown link or image points to
+LINK = re.compile(r"(?<=\]\()[^)\s#]+")  # the target of a Markdown link or image
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -35,13 +34,12 @@ def on_files(files: Files, config) -> Files:
 
 
 def from_results(path: Path, config) -> File:
-    """A file of results/, at the same place in the site."""
+    """A file of results/, at the same path in the site."""
     return File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls)
 
 
 def on_page_markdown(markdown: str, page, config, files: Files) -> str:
-    """Links from docs/ to results/, and back, point to where these are in the site, in which docs/ is the root. What
-    belongs to a list item is indented by two in the repository, and by four for mkdocs."""
+    """Adapt links between docs/ and results/ to the site, whose root is docs/."""
     home = Path(page.file.abs_src_path).parent
 
     def moved(link: re.Match) -> str:
@@ -53,18 +51,11 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
         readme = target / "README.md"
         return (readme if readme.exists() else target).relative_to(ROOT).as_posix()
 
-    parts = FENCE.split(LINK.sub(moved, markdown))  # text, code, text, …
-    parts[::2] = [indented(text) for text in parts[::2]]
-    return "".join(parts)
-
-
-def indented(text: str) -> str:
-    text = re.sub(r"(\n\n(?:  \S.*\n)+)(?=- )", r"\1\n", text)  # a paragraph of an item, before the next item
-    return re.sub(r"^  (?=\S)", "    ", text, flags=re.MULTILINE)
+    return LINK.sub(moved, markdown)
 
 
 def on_page_content(content: str, page, config, files: Files) -> str:
-    """Formulas become MathML, which browsers draw themselves."""
+    """Convert formulas to MathML, which browsers render without scripts."""
 
     def mathml(formula: re.Match) -> str:
         display = "block" if formula[1] == "div" else "inline"
