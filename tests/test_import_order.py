@@ -14,8 +14,8 @@ ROOT = Path(rankcode.__file__).parent
 ORDER = [
     "decision state progress device_constants saving.files",
     "rules",
-    "front_ends",
     "data",
+    "front_ends",
     "tasks",
     "cells network",
     "engines",

@@ -229,7 +229,7 @@ def test_no_such_file_of_series(name, tmp_path):
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_waveforms(rule):
     network, waveforms = sound_network(), sounds()
-    inputs = [network.front_end(network.front_end.frames(torch.from_numpy(each))[None])[0][0] for each in waveforms]
+    inputs = [network.front_end(network.front_end.read(each).values[None])[0][0] for each in waveforms]
     assert [len(each) for each in inputs] == [81, 12, 1, 1, 131]
     found = rc.predict(network, waveforms, rule)
     assert [each[:4] for each in found] == by_hand(network, inputs, rule)
@@ -395,7 +395,8 @@ def test_steps_missing_at_the_end_of_an_array_are_not_read(tmp_path):
 def test_a_bad_row_is_named_by_its_place_in_all():
     values = np.zeros((ROWS + 20, 4, 2))
     values[ROWS + 3, 0] = np.inf
-    with pytest.raises(ValueError, match=rf"^inputs hold NaN or infinity in row {ROWS + 3} of the data, step 1$"):
+    message = f"row {ROWS + 3} of the data: it has an infinite value; skip_bad=True leaves it out"
+    with pytest.raises(BadData, match=f"^{message}$"):
         rc.predict(series_network(), values)
 
 
@@ -412,8 +413,8 @@ def test_a_bad_row_of_a_file_has_the_name_of_its_answer(tmp_path):
     values = np.ones((5, 4, 2))
     values[0], values[3, 2] = np.inf, 3e38
     np.savez(tmp_path / "large.npz", X=values)
-    network, skipped = series_network(), []
+    network, left_out = series_network(), []
     network.front_end = Standardise((0.0, 0.0), (1e-3, 1.0))
-    with pytest.raises(BadData, match=r"large.npz: inputs hold NaN or infinity in row 4, step 3$"):
-        rc.predict(network, str(tmp_path / "large.npz"), rc.Never(), skipped)
-    assert len(skipped) == 1
+    with pytest.raises(ValueError, match=r"inputs hold NaN or infinity in .*large.npz, row 4, step 3$"):
+        rc.predict(network, str(tmp_path / "large.npz"), rc.Never(), skip_bad=True, left_out=left_out)
+    assert len(left_out) == 1

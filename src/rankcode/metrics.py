@@ -6,6 +6,7 @@ read; a row that never fires counts as its full length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
@@ -28,11 +29,15 @@ THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97,
 
 @runtime_checkable
 class Heard(Protocol):
-    """A source of sound: it can tell in milliseconds what an answer depended on."""
+    """A source of sound: it says how many milliseconds an answer depends on."""
 
-    def heard(self, steps: Tensor, first: int = 0) -> Tensor:
-        """For as many rows as there are steps, in the order of `scan`, from row `first` on."""
+    def heard(self, steps: Tensor, first: int = 0) -> Tensor | None:
+        """For as many rows as there are steps, in the order of `scan`, from row `first` on; None: unknown."""
         ...
+
+
+def milliseconds_heard(source: Source, steps: Tensor, first: int = 0) -> Tensor | None:
+    return source.heard(steps, first) if isinstance(source, Heard) else None
 
 
 def source_of(network: Network, task, split: str) -> Source:
@@ -45,13 +50,12 @@ def source_of(network: Network, task, split: str) -> Source:
 
 
 def source_for(network: Network, source: Source) -> Source:
-    """Raw data as this network reads them: its own front end takes the place of the one the data came with."""
+    """Raw data as this network reads it: with the front end of the network instead of that of the data."""
     given = front_end_of(source)
     if network.front_end is None or given is None or not isinstance(source, Rows):
         return source
-    if type(given) is not type(network.front_end):
-        own, other = type(network.front_end).__name__, type(given).__name__
-        raise ValueError(f"the network reads what {own} makes of data, and this data goes through {other}")
+    if given.reads != network.front_end.reads:
+        raise ValueError(f"the network reads {network.front_end.reads}, and the data is {given.reads}")
     source = copy(source)
     source.encode = network.front_end
     return source
@@ -156,6 +160,7 @@ def evaluate(
     if not columns:
         raise ValueError("there is no data to evaluate on")
     label, right, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
+    heard = milliseconds_heard(source, steps.long())
     accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
     names = network.label_names or [str(each) for each in range(network.num_classes)]
     return Report(
@@ -168,7 +173,7 @@ def evaluate(
         alpha=alpha,
         fired=fired.mean().item(),
         loss=loss.mean().item(),
-        milliseconds=source.heard(steps.long()).mean().item() if isinstance(source, Heard) else None,
+        milliseconds=None if heard is None else heard.mean().item(),
         classes=tuple(
             ClassReport(
                 label=int(each),
@@ -221,7 +226,7 @@ def tradeoff(
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
     counts = torch.zeros(network.num_classes, dtype=torch.long)
     source = source_of(network, task, split)
-    heard, first = torch.zeros(len(thresholds), dtype=torch.float64), 0
+    heard, first = [0.0] * len(thresholds), 0
     for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
         with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
             inputs, lengths = checked_inputs(network, inputs, lengths)
@@ -240,8 +245,8 @@ def tradeoff(
             right = label.gather(1, steps[:, None] - 1)[:, 0] == labels
             columns = right, steps, steps / lengths.double(), fired
             totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
-            if isinstance(source, Heard):
-                heard[k] += source.heard(steps.cpu(), first).sum()
+            now = milliseconds_heard(source, steps.cpu(), first)
+            heard[k] = math.nan if now is None else heard[k] + float(now.sum())
         first += len(inputs)
         counts += torch.bincount(labels, minlength=network.num_classes).cpu()
     if not counts.sum():
@@ -249,6 +254,6 @@ def tradeoff(
     means = (totals / counts.sum()).T.tolist()
     majority = (counts.max() / counts.sum()).item()
     accuracy, steps, earliness, fired = (tuple(column) for column in means)
-    milliseconds = tuple((heard / first).tolist()) if isinstance(source, Heard) else None
+    milliseconds = None if math.isnan(heard[0]) else tuple(total / first for total in heard)
     below = area(earliness, accuracy, majority)
     return Curve(tuple(thresholds), accuracy, steps, earliness, fired, milliseconds, majority, below)

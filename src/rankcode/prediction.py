@@ -1,158 +1,150 @@
-"""Answers in the user's own terms: from sound files, waveforms, series or images to the name of a class."""
+"""Predictions for raw data: from sound files, waveforms, series or images to the name of a class.
+
+This is the one path from raw data to answers, for Python and for the command line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rankcode.checks import rows_named
-from rankcode.data.series_files import read_rows
-from rankcode.data.sound_files import read_audio
 from rankcode.data.sources import BadData
 from rankcode.decision import Decision
-from rankcode.front_ends.audio import Audio
-from rankcode.front_ends.latency_code import LatencyCode
-from rankcode.front_ends.standardise import Standardise
+from rankcode.front_ends.protocol import FrontEnd, StoredRow
 from rankcode.inference import decide
 from rankcode.network import Network
-from rankcode.rules import Rule
-from rankcode.tasks.sound import sound_files
+from rankcode.rules import Rule, Threshold, check_rule
 
-ROWS = 256  # at once
-LOUDEST = 4  # a waveform in −1…1 may pass it a little; one in whole numbers' scale passes it far
+ROWS = 256  # at most in a batch
+BATCH_VALUES = 1 << 25  # at most in the inputs of a batch of several rows: 134 MB
 
 
 class Prediction(NamedTuple):
-    """What a network answered, and when."""
+    """The answer of a network to one row, and when it was given."""
 
     label: str  # the name of the class
-    probability: float  # of that class, when it answered
+    probability: float  # of that class, when the network answered
     steps: int  # steps read
-    fired: bool  # False: the end came before the answer
-    milliseconds: float | None  # heard of a recording, look-ahead included; None where the data is not sound
+    fired: bool  # False: the row ended before the rule fired
+    milliseconds: float | None  # of sound that the answer depends on, look-ahead included; None: not sound
 
 
 def predict(
-    network: Network, data: Any, rule: Rule | None = None, skipped: list[str] | None = None
+    network: Network,
+    data: Any,
+    rule: Rule | None = None,
+    skip_bad: bool = False,
+    left_out: list[str] | None = None,
 ) -> list[Prediction]:
-    """What a network answers to raw data, one prediction a row; the rule is by default the network's own, or
-    else `Threshold(0.95)`.
+    """The answers of a network to raw data, one for each row.
 
-    `data`: for a network that reads sound, a file, a folder, a waveform [samples] at the network's rate (16 kHz), or a
-    list of files or waveforms; for one that reads series, a data file, or rows [steps] or [steps, channels] in a list
-    or array; for one that reads images, images of bytes. A bad row of a data file is an error; where `skipped` is a
-    list, its message is appended there and the row left out.
+    `data`: for a network that reads sound, a file, a folder, a waveform [samples] at the network's sample rate
+    (16 kHz), or a list of files or waveforms. For a network that reads series, a data file, or rows [steps] or [steps,
+    channels] in a list or an array. For a network that reads images, images of bytes. For a front end of your own,
+    what its `rows` and `read` take.
+
+    `rule` is by default that of the network, or `Threshold(0.95)` if it has none. A row or file that cannot be used is
+    an error, or, with `skip_bad`, is left out; the reasons are appended to `left_out`, if that is a list.
     """
-    sound = isinstance(network.front_end, Audio)
-    if isinstance(data, str | Path):
-        return [answer for _, answer in predict_file(network, data, rule, skipped)]
-    if sound and not isinstance(data, list | tuple) and np.ndim(data) == 1:
-        data = [data]
-    elif sound and not isinstance(data, list | tuple) and np.ndim(data) == 2 and np.shape(data)[1] <= 16:
-        raise ValueError(f"a waveform is [samples], not {list(np.shape(data))}: average its channels first")
-    elif isinstance(network.front_end, LatencyCode) and getattr(data, "shape", ()) == network.front_end.shape[-2:]:
-        data = [data]  # one image
-    if not hasattr(data, "__len__") or isinstance(data, dict):
+    return [answer for _, answer in predict_rows(network, data, rule, skip_bad, left_out)]
+
+
+def predict_rows(
+    network: Network,
+    data: Any,
+    rule: Rule | None = None,
+    skip_bad: bool = False,
+    left_out: list[str] | None = None,
+) -> Iterator[tuple[str, Prediction]]:
+    """`predict`, with the name of each row: its file, or its place in the data. Rows are read as they are needed."""
+    rule = (network.rule or Threshold()) if rule is None else rule
+    check_rule(rule, network.activation, network.num_classes)
+    left_out = [] if left_out is None else left_out
+    front_end = NumbersAsTheyAre() if network.front_end is None else network.front_end
+    for names, rows in _batches(front_end, _stored(front_end, data, left_out if skip_bad else None)):
+        with rows_named(lambda row, names=names: names[row]):
+            yield from zip(names, _answers(network, front_end, rows, rule), strict=True)
+
+
+class NumbersAsTheyAre(FrontEnd):
+    """Stands for the front end of a network that has none."""
+
+    @property
+    def reads(self) -> str:
+        return "numbers"
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (1,)
+
+    def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return stored, lengths
+
+
+def _stored(front_end: FrontEnd, data: Any, left_out: list[str] | None) -> Iterator[tuple[str, StoredRow]]:
+    """Each row of the data by name, read when it is needed. A bad one raises, or is listed in `left_out`."""
+    if not isinstance(data, str | Path) and (not hasattr(data, "__len__") or isinstance(data, dict)):
         raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
-    return _in_parts(network, data, rule, lambda row: f"row {row} of the data")
+    several = isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data)
+    parts: Any = data if several else [data]
+    for part in parts:
+        try:
+            for name, raw in front_end.rows(part, left_out):
+                try:
+                    yield name, front_end.read(raw)
+                except (ValueError, FileNotFoundError) as error:
+                    _leave_out(error, name, left_out)
+        except (BadData, FileNotFoundError) as error:
+            _leave_out(error, str(part), left_out)
 
 
-def predict_file(
-    network: Network, path: str | Path, rule: Rule | None = None, skipped: list[str] | None = None
-) -> list[tuple[str, Prediction]]:
-    """`predict` of a file, or a folder: where each row is found, and the answer to it."""
-    path = Path(path)
-    if isinstance(network.front_end, Audio):
-        files = [path / name for name in sound_files(path)] if path.is_dir() else [path]
-        return list(zip(map(str, files), predict(network, files, rule), strict=True))
-    if not isinstance(network.front_end, Standardise):
-        raise ValueError(f"the network reads neither sound nor series, so not {path}: give it arrays, from Python")
-    try:
-        rows = read_rows(path, skipped)
-        answers = _in_parts(network, [values for _, values in rows], rule, lambda row: rows[row][0])
-        return [(f"{path}, {where}", answer) for (where, _), answer in zip(rows, answers, strict=True)]
-    except BadData:
-        raise
-    except ValueError as error:
-        raise BadData(f"{path}: {error}") from None
+def _leave_out(error: Exception, name: str, left_out: list[str] | None) -> None:
+    """List a bad row or file; raise the error, with the name in it, where there is no list."""
+    complete = isinstance(error, BadData | FileNotFoundError)  # then it names the file already
+    message = str(error) if complete else f"{name}: {error}"
+    if left_out is None:
+        hint = "" if "skip_bad=True" in message else "; skip_bad=True leaves it out"
+        raise (type(error) if complete else BadData)(message + hint) from None
+    left_out.append(message)
 
 
-def _in_parts(network: Network, data: Any, rule: Rule | None, name: Callable[[int], str]) -> list[Prediction]:
-    """Answers to rows of data; a bad one is named."""
-    answers: list[Prediction] = []
-    for first in range(0, len(data), ROWS):
-        with rows_named(lambda row, first=first: name(first + row)):
-            answers += _predict(network, data[first : first + ROWS], rule)
-    return answers
+def _batches(front_end: FrontEnd, rows: Iterable[tuple[str, StoredRow]]) -> Iterator[tuple[list[str], list[StoredRow]]]:
+    """The rows in batches, of few rows where these are long, so that the inputs of a batch are of bounded size."""
+    names: list[str] = []
+    batch: list[StoredRow] = []
+    longest = 0
+    for name, row in rows:
+        steps = int(front_end.num_steps(torch.tensor(len(row.values))))
+        values = max(math.prod(front_end.output_shape), row.values[:1].numel())
+        longest = max(longest, steps * values)
+        if batch and (len(batch) == ROWS or (len(batch) + 1) * longest > BATCH_VALUES):
+            yield names, batch
+            names, batch, longest = [], [], steps * values
+        names.append(name)
+        batch.append(row)
+    if batch:
+        yield names, batch
 
 
-def _predict(network: Network, data: Sequence[Any], rule: Rule | None) -> Iterator[Prediction]:
+def _answers(network: Network, front_end: FrontEnd, rows: list[StoredRow], rule: Rule) -> Iterator[Prediction]:
     device = next(network.parameters()).device
-    names = network.label_names or [str(label) for label in range(network.num_classes)]
-    front_end = network.front_end
-    samples = None
-    if isinstance(front_end, Audio):
-        waveforms = [_waveform(each, front_end.log_mel.sample_rate) for each in data]
-        samples = torch.tensor([len(waveform) for waveform in waveforms])
-        rows = [front_end.frames(waveform) for waveform in waveforms]
-    else:
-        images = isinstance(front_end, LatencyCode)
-        # Where rows cannot differ in width, steps missing at the end mean that a row is shorter, as in files.
-        ragged = isinstance(data, list | tuple) or getattr(data, "dtype", None) == np.dtype(object)
-        padded = isinstance(front_end, Standardise) and not ragged
-        rows = [_row(each, images, padded) for each in data]
-        if len({row.shape if images else row.shape[1:] for row in rows}) > 1:
-            raise ValueError(f"the {'images' if images else 'rows'} differ in shape")
-    stored = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
-    lengths: Tensor | None = torch.tensor([len(row) for row in rows], device=device)
-    inputs, lengths = (stored, lengths) if front_end is None else front_end(stored, lengths)
-    decision = decide(network, inputs, lengths, rule)
-    decision = Decision(*(part.cpu() for part in decision))
-    heard: list[Any] = [None] * len(rows)
-    if isinstance(front_end, Audio) and samples is not None:
-        heard = front_end.heard(decision.steps, samples).tolist()
+    labels = network.label_names or [str(label) for label in range(network.num_classes)]
+    if len({row.values.shape[1:] for row in rows}) > 1:
+        raise ValueError("the rows differ in shape")
+    kind = reduce(torch.promote_types, [row.values.dtype for row in rows])
+    stored = torch.nn.utils.rnn.pad_sequence([row.values.to(kind) for row in rows], batch_first=True).to(device)
+    lengths = torch.tensor([len(row.values) for row in rows], device=device)
+    inputs, lengths = front_end(stored, lengths)
+    decision = Decision(*(part.cpu() for part in decide(network, inputs, lengths, rule)))
+    heard = front_end.heard(decision.steps, torch.tensor([row.size for row in rows]))
+    milliseconds = [None] * len(rows) if heard is None else heard.tolist()
     for row, label in enumerate(decision.label.tolist()):
-        steps, fired = int(decision.steps[row]), bool(decision.fired[row])
-        yield Prediction(names[label], float(decision.probabilities[row, label]), steps, fired, heard[row])
-
-
-def _waveform(each: Any, rate: int) -> Tensor:
-    if isinstance(each, str | Path):
-        return torch.from_numpy(read_audio(each, rate))
-    waveform = _tensor(each)
-    if waveform.dim() != 1 or not waveform.is_floating_point() or len(waveform) == 0:
-        raise ValueError(
-            f"a waveform is [samples] of floating-point numbers in −1…1, not {waveform.dtype} {list(waveform.shape)}"
-        )
-    if not waveform.isfinite().all():
-        raise ValueError("the waveform holds NaN or infinity")
-    if waveform.abs().max() > LOUDEST:
-        raise ValueError(f"a waveform is in −1…1, not up to {waveform.abs().max():,.0f}: scale it first")
-    return waveform
-
-
-def _row(each: Any, image: bool, padded: bool) -> Tensor:
-    if isinstance(each, str | Path):
-        raise ValueError(f"cannot read {each} in a list: the network does not read sound")
-    row = _tensor(each)
-    if row.dim() == 0 or row.is_complex():
-        raise ValueError(f"a row is [steps] or [steps, channels] of numbers, not {row.dtype} {list(row.shape)}")
-    if row.is_floating_point() and row.numel() and row.isnan().all():
-        raise ValueError("a row is wholly missing: it holds nothing but NaN")
-    row = row if image else row.to(torch.promote_types(row.dtype, torch.float32))
-    row = row[:, None] if row.dim() == 1 else row
-    return row[: int((~row.isnan().flatten(1).all(1)).nonzero()[-1]) + 1] if padded and row.numel() else row
-
-
-def _tensor(each: Any) -> Tensor:
-    if isinstance(each, np.ndarray) and not each.flags.writeable:
-        each = each.copy()  # PyTorch would warn that it cannot promise to leave it alone
-    try:
-        return torch.as_tensor(each)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"cannot read numbers from a {type(each).__name__}: {error}") from None
+        probability, steps = float(decision.probabilities[row, label]), int(decision.steps[row])
+        yield Prediction(labels[label], probability, steps, bool(decision.fired[row]), milliseconds[row])

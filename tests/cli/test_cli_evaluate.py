@@ -106,7 +106,7 @@ def test_other_data_of_another_kind(trained):
 def test_a_task_without_data_has_it_nowhere_else():
     main(["train", "spotting", *QUICK, "--examples", "32", "--folder", "run"])
     says(["evaluate", "run", "--data", "x", *CPU], "the task spotting has no setting data")
-    says(["evaluate", "run", "--on", "x.npz", *CPU], "does not know how raw data")
+    says(["evaluate", "run", "--on", "x.npz", *CPU], "no front end for raw data")
 
 
 def test_classes_are_compared_by_name(trained, tmp_path, capsys):

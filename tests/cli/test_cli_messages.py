@@ -6,7 +6,7 @@ import pytest
 
 from rankcode.cli.messages import as_flags, explained, printable, spell_out_what_cannot_be_encoded
 
-OPTIONS = {"skip_bad", "batch_size", "data", "folder", "progress", "num_layers"}
+OPTIONS = {"skip_bad", "batch_size", "data", "folder", "progress", "num_layers", "layout"}
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,9 @@ OPTIONS = {"skip_bad", "batch_size", "data", "folder", "progress", "num_layers"}
     [
         ("skip_bad=True goes on without it", "--skip-bad goes on without it"),
         ("leave it out (skip_bad=True).", "leave it out (--skip-bad)."),
+        ('give layout="channels-first", or not', "give --layout channels-first, or not"),
+        ('get it with rc.data.download("mnist", "a b/c"), or', "get it with rankcode data mnist --to a b/c, or"),
+        ("evaluate it with rows_for, or train again", "evaluate it with --on, or train again"),
         ("batch_size must be at least 1, not 0", "--batch-size must be at least 1, not 0"),
         ("give data= the folder", "give --data the folder"),
         ("say folder=…, or data=mnist", "say --folder, or --data mnist"),

@@ -52,6 +52,6 @@ def test_the_data_of_several_runs_is_read_once(trained, tmp_path, monkeypatch):
 
     shutil.copytree(trained / "series-run", tmp_path / "again")
     real, reads = own_data.read_collection, []
-    monkeypatch.setattr(own_data, "read_collection", lambda *given: reads.append(given) or real(*given))
+    monkeypatch.setattr(own_data, "read_collection", lambda *a, **more: reads.append(a) or real(*a, **more))
     main(["tradeoff", str(trained / "series-run"), str(tmp_path / "again"), *CPU, "--output", str(tmp_path / "curve")])
     assert len(reads) == 1

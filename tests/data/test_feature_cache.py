@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import wave
-from pathlib import Path
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ import torch
 import rankcode as rc
 from rankcode.data import feature_cache
 from rankcode.data.feature_cache import Recording, cached_frames, is_cache, open_cache
-from rankcode.data.sound_files import read_audio
 from rankcode.front_ends.audio import LogMel
 
 LENGTHS = (1, 1000, 3199, 3200, 3201, 5945, 16_000)  # samples of the recordings
@@ -50,8 +49,29 @@ def listed(folder, split=""):
     return [Recording(name, name.split("/")[0], split) for name in names]
 
 
-def cached(folder, context=10, **options):
-    return cached_frames(folder, listed(folder), LogMel(), context, progress=False, **options)
+LOG_MEL = LogMel()
+READ = []  # the names of the files that were read
+
+
+def of(log_mel=LOG_MEL, context=10):
+    """How frames are made of a file, and the settings that say so."""
+
+    def read(path):
+        READ.append(path.name)
+        return log_mel.read(path, log_mel.shortest(context))
+
+    return read, {"log_mel": asdict(log_mel), "context": context}
+
+
+def cached(folder, context=10, before=lambda path: None, **options):
+    """`before` is called with each file before it is read."""
+    read, settings = of(context=context)
+
+    def reading(path):
+        before(path)
+        return read(path)
+
+    return cached_frames(folder, listed(folder), reading, settings, progress=False, **options)
 
 
 def the_cache(tmp_path):
@@ -64,14 +84,15 @@ def same(one, other):
     return (
         all(getattr(one, name).equal(getattr(other, name)) for name in columns)
         and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("names", "labels", "splits"))
-        and (one.log_mel, one.context, one.left_out) == (other.log_mel, other.context, other.left_out)
+        and (one.settings, one.left_out) == (other.settings, other.left_out)
     )
 
 
 def by_hand(folder, least=3200):
     """The frames of each recording, without a cache."""
     for path in sorted(folder.rglob("*.wav")):
-        waveform = torch.from_numpy(read_audio(path))
+        with wave.open(str(path)) as file:
+            waveform = torch.from_numpy(np.frombuffer(file.readframes(-1), "<i2") / np.float32(32768))
         yield LogMel().frames(torch.nn.functional.pad(waveform, (0, max(0, least - len(waveform)))))
 
 
@@ -82,16 +103,10 @@ def is_right(frames, folder, least=3200):
 
 
 @pytest.fixture
-def read(monkeypatch):
+def read():
     """The names of the files that are read from here on."""
-    names = []
-
-    def reading(path, rate):
-        names.append(Path(path).name)
-        return read_audio(path, rate)
-
-    monkeypatch.setattr(feature_cache, "read_audio", reading)
-    return names
+    READ.clear()
+    return READ
 
 
 # What is in it
@@ -102,7 +117,7 @@ def test_frames_are_those_of_each_recording(folder):
     assert is_right(frames, folder)
     assert frames.values.dtype == torch.uint8 and len(frames.values) == int(frames.lengths.sum())
     assert frames.names.tolist() == [f"word/{number}.wav" for number in range(7)]
-    assert (frames.log_mel, frames.context, frames.left_out) == (LogMel(), 10, ())
+    assert (frames.settings, frames.left_out) == (of()[1], ())
 
 
 def test_short_recordings_keep_their_length_and_are_padded_up_to_one_step(folder):
@@ -115,10 +130,10 @@ def test_short_recordings_keep_their_length_and_are_padded_up_to_one_step(folder
 
 def test_labels_and_splits_go_with_the_names(folder):
     some = [Recording("word/6.wav", "six", "test"), Recording("word/1.wav", "one", "train")]
-    frames = cached_frames(folder, some, LogMel(), 10, progress=False)
+    frames = cached_frames(folder, some, *of(), progress=False)
     assert frames.names.tolist() == ["word/6.wav", "word/1.wav"] and frames.lengths.tolist() == [101, 21]
     assert (frames.labels.tolist(), frames.splits.tolist()) == (["six", "one"], ["test", "train"])
-    whole = LogMel().frames(torch.from_numpy(read_audio(folder / "word" / "6.wav")))
+    whole = LogMel().read(folder / "word" / "6.wav").values
     assert frames.values[:101].equal(whole)
 
 
@@ -203,7 +218,7 @@ def test_it_is_made_anew_when_a_file_changed(folder, read, change):
 
 def test_it_is_made_anew_for_other_labels_and_splits(folder):
     cached(folder)
-    frames = cached_frames(folder, listed(folder, "train"), LogMel(), 10, progress=False)
+    frames = cached_frames(folder, listed(folder, "train"), *of(), progress=False)
     assert set(frames.splits) == {"train"} and is_right(frames, folder)
 
 
@@ -211,15 +226,15 @@ def test_another_context_has_a_cache_of_its_own(folder, read):
     ten = cached(folder)
     read.clear()
     five = cached(folder, context=5)
-    assert len(read) == 7 and five.context == 5 and is_right(five, folder, least=1600)
+    assert len(read) == 7 and five.settings["context"] == 5 and is_right(five, folder, least=1600)
     read.clear()
     assert same(cached(folder), ten) and same(cached(folder, context=5), five) and read == []
 
 
 def test_other_bands_have_a_cache_of_their_own(folder):
     cached(folder)
-    frames = cached_frames(folder, listed(folder), LogMel(n_mels=8), 10, progress=False)
-    assert frames.values.shape[1] == 8 and frames.log_mel == LogMel(n_mels=8)
+    frames = cached_frames(folder, listed(folder), *of(LogMel(n_mels=8)), progress=False)
+    assert frames.values.shape[1] == 8 and frames.settings["log_mel"]["n_mels"] == 8
 
 
 def test_folders_of_one_name_do_not_share_a_cache(tmp_path):
@@ -289,19 +304,15 @@ def test_a_cache_of_another_format_is_refused(folder, tmp_path):
 # When making it was cut off
 
 
-def test_what_was_done_before_an_interrupt_is_not_done_again(folder, monkeypatch, read):
-    done = []
-
-    def interrupted(path, rate):
-        if Path(path).name == "4.wav":
+def test_what_was_done_before_an_interrupt_is_not_done_again(folder, read):
+    def interrupted(path):
+        if path.name == "4.wav":
             raise KeyboardInterrupt
-        done.append(Path(path).name)
-        return read_audio(path, rate)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(feature_cache, "read_audio", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            cached(folder)
+    with pytest.raises(KeyboardInterrupt):
+        cached(folder, before=interrupted)
+    done = [*read]
+    read.clear()
     assert {"0.wav", "1.wav", "2.wav", "3.wav"} <= set(done)
     finished = {"0.wav", "1.wav", "2.wav", "3.wav", *({"6.wav"} & set(done))}
     frames = cached(folder)
@@ -360,7 +371,8 @@ def killing(*arguments):
 os.replace = killing
 folder = Path(sys.argv[1])
 listed = [feature_cache.Recording(f"word/{number}.wav", "word", "") for number in range(7)]
-feature_cache.cached_frames(folder, listed, LogMel(), 10, progress=False)
+settings = {"log_mel": {"sample_rate": 16_000, "n_mels": 20}, "context": 10}
+feature_cache.cached_frames(folder, listed, lambda path: LogMel().read(path, 3200), settings, progress=False)
 """
 
 
@@ -384,26 +396,25 @@ feature_cache.SHARD = 2
 folder, report = Path(sys.argv[1]), Path(sys.argv[2])
 listed = [feature_cache.Recording(f"word/{number}.wav", "word", "") for number in range(7)]
 report.write_text("begun")
-frames = feature_cache.cached_frames(folder, listed, LogMel(), 10, progress=False)
+settings = {"log_mel": {"sample_rate": 16_000, "n_mels": 20}, "context": 10}
+frames = feature_cache.cached_frames(folder, listed, lambda path: LogMel().read(path, 3200), settings, progress=False)
 report.write_bytes(frames.values.numpy().tobytes())
 """
 
 
-def test_two_processes_that_make_it_at_once_both_have_it(folder, tmp_path, monkeypatch):
+def test_two_processes_that_make_it_at_once_both_have_it(folder, tmp_path):
     report, others = tmp_path / "report", []
 
-    def reading(path, rate):
-        if Path(path).name == "6.wav":  # the other begins and, unless it waits for this one, ends first
+    def begin_another(path):
+        if path.name == "6.wav":  # the other begins and, unless it waits for this one, ends first
             others.append(subprocess.Popen([sys.executable, "-c", ANOTHER, folder, report], stderr=subprocess.PIPE))
             while not report.exists() and others[0].poll() is None:
                 time.sleep(0.01)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 others[0].wait(timeout=1)
-        return read_audio(path, rate)
 
-    monkeypatch.setattr(feature_cache, "read_audio", reading)
     try:
-        frames = cached(folder)
+        frames = cached(folder, before=begin_another)
     finally:
         message = others[0].communicate()[1].decode()
     assert others[0].returncode == 0, message
@@ -422,7 +433,7 @@ def with_bad(folder):
 
 def test_a_bad_file_is_named(with_bad):
     for _ in range(2):  # made, and found
-        with pytest.raises(rc.BadData, match=r"2\.wav is not sound.*1 more.*--skip-bad") as error:
+        with pytest.raises(rc.BadData, match=r"2\.wav is not sound.*1 more.*skip_bad=True") as error:
             cached(with_bad)
         assert "\n" not in str(error.value)
 

@@ -133,9 +133,9 @@ def test_values_may_lie_in_a_file(tmp_path):
     [
         ({"labels": []}, "no rows"),
         ({"labels": [0, 1, 2]}, "offsets must have shape [3]"),
-        ({"labels": [0.5, 1.0]}, "labels must be whole numbers"),
+        ({"labels": [0.5, 1.0]}, "labels must be integers"),
         ({"lengths": [2]}, "lengths must have shape [2]"),
-        ({"offsets": [0.0, 2.0]}, "offsets must be whole numbers"),
+        ({"offsets": [0.0, 2.0]}, "offsets must be integers"),
     ],
 )
 def test_columns_that_do_not_go_together(change, says):

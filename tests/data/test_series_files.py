@@ -29,8 +29,8 @@ def train(path, skipped=None):
 
 def rows(series):
     """Values as nested lists, None where they are missing, and labels."""
-    assert all(row.dtype in (np.float32, np.float64) for row in series.values)
-    single = [row.astype(np.float32) for row in series.values]
+    assert series.values.dtype in (np.float32, np.float64)
+    single = [row.astype(np.float32) for row in series.rows()]
     listed = [[[None if np.isnan(v) else float(v) for v in step] for step in row] for row in single]
     return list(zip(listed, series.labels, strict=True))
 
@@ -103,7 +103,7 @@ def test_a_set_is_the_same_in_every_format(tmp_path, channels, unequal):
     for file in files:
         series = train(file)
         assert series.labels == labels, file
-        assert all(np.array_equal(a.astype(np.float32), b) for a, b in zip(series.values, values, strict=True)), file
+        assert all(np.array_equal(a.astype(np.float32), b) for a, b in zip(series.rows(), values, strict=True)), file
 
 
 # .npz
@@ -609,9 +609,9 @@ def test_sets_of_the_ucr_archive(name):
     splits = read_series(UCR / name)
     assert list(splits) == ["train", "test"]
     for (split, series), expected in zip(splits.items(), counts, strict=True):
-        assert {row.shape for row in series.values} == {(steps, 1)}
+        assert {row.shape for row in series.rows()} == {(steps, 1)}
         table = np.loadtxt(UCR / name / f"{name}_{split.upper()}.tsv", dtype=np.float32)  # a reader of its own
-        assert np.array_equal(np.stack(series.values)[:, :, 0].astype(np.float32), table[:, 1:])
+        assert np.array_equal(np.stack(series.rows())[:, :, 0].astype(np.float32), table[:, 1:])
         assert [int(label) for label in series.labels] == table[:, 0].tolist()
         assert [count for _, count in sorted(Counter(series.labels).items())] == expected
 
@@ -622,13 +622,13 @@ def test_sets_of_the_uea_archive(name):
     channels, lengths, *sizes, classes = MULTIVARIATE[name]
     splits = read_series(UCR / name / f"{name}_TEST.ts")
     assert list(splits) == ["train", "test"]
-    every = [row for series in splits.values() for row in series.values]
+    every = [row for series in splits.values() for row in series.rows()]
     assert {row.shape[1] for row in every} == {channels}
     assert (min(map(len, every)), max(map(len, every))) == lengths
     for (split, series), size in zip(splits.items(), sizes, strict=True):
-        assert len(series.values) == len(series.labels) == size and sorted(set(series.labels)) == classes
+        assert len(series.lengths) == len(series.labels) == size and sorted(set(series.labels)) == classes
         lines = (UCR / name / f"{name}_{split.upper()}.ts").read_text().split("@data\n")[1].split()
-        for line, row, label in list(zip(lines, series.values, series.labels, strict=True))[:: size // 10]:
+        for line, row, label in list(zip(lines, series.rows(), series.labels, strict=True))[:: size // 10]:
             *expected, written_label = line.split(":")
             assert written_label.removesuffix(".0") == label
             assert [[float(value) for value in text.split(",")] for text in expected] == pytest.approx(row.T, rel=1e-6)

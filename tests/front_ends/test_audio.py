@@ -211,10 +211,10 @@ def test_a_short_recording_gives_one_step():
     audio = Audio(MEAN, DEVIATION)
     for samples in (1, 500, 3199, 3200):
         waveform = clip(samples)
-        frames = audio.frames(waveform)
+        frames = audio.read(waveform).values
         assert frames.equal(LogMel().frames(torch.cat([waveform, torch.zeros(3200 - samples)])))
         assert audio(frames[None])[0].shape == (1, 1, 420)
-    assert audio.frames(clip(3360)).equal(LogMel().frames(clip(3360)))
+    assert audio.read(clip(3360)).values.equal(LogMel().frames(clip(3360)))
 
 
 def test_mean_and_deviation_are_those_of_the_training_frames():
@@ -250,11 +250,11 @@ def test_a_step_hears_10_milliseconds_more_than_the_one_before_and_never_more_th
 def test_what_was_heard_is_what_the_inputs_depend_on(step):
     audio = Audio(MEAN, DEVIATION)
     needed = round(16 * audio.heard(torch.tensor([step]), torch.tensor([16_000])).item())
-    silence = audio(audio.frames(torch.zeros(16_000))[None])[0]
+    silence = audio(audio.read(torch.zeros(16_000)).values[None])[0]
     for sample, differs in ((needed - 1, True), (needed, False)):
         waveform = torch.zeros(16_000)
         waveform[sample] = 1.0
-        inputs = audio(audio.frames(waveform)[None])[0]
+        inputs = audio(audio.read(waveform).values[None])[0]
         assert inputs[0, :step].equal(silence[0, :step]) != differs
 
 
@@ -268,8 +268,8 @@ def test_a_model_file_holds_the_front_end(tmp_path):
     rc.save(network, tmp_path / "model.safetensors")
     loaded = rc.load(tmp_path / "model.safetensors").front_end
     assert loaded == audio and isinstance(loaded, Audio) and isinstance(loaded.log_mel, LogMel)
-    stored = audio.frames(clip(4000))[None]
-    assert loaded.frames(clip(4000)).equal(stored[0]) and loaded(stored)[0].equal(audio(stored)[0])
+    stored = audio.read(clip(4000)).values[None]
+    assert loaded.read(clip(4000)).values.equal(stored[0]) and loaded(stored)[0].equal(audio(stored)[0])
 
 
 @pytest.mark.parametrize(("mean", "std"), [((0.0,) * 19, (1.0,) * 19), ((0.0,) * 20, (1.0,)), ((), ())])

@@ -59,7 +59,7 @@ def test_what_comes_back_gives_the_same_inputs(tmp_path):
     rc.save(network, tmp_path / "model")
     waveform = torch.randn(8000).clamp(-1, 1) / 3
     one, other = (
-        each(each.frames(waveform)[None])[0] for each in (network.front_end, rc.load(tmp_path / "model").front_end)
+        each(each.read(waveform).values[None])[0] for each in (network.front_end, rc.load(tmp_path / "model").front_end)
     )
     assert one.equal(other) and one.shape == (1, 31, 420)
 

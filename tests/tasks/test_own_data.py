@@ -311,8 +311,11 @@ def test_a_class_with_one_example_stays_in_training(tmp_path):
 def test_too_few_rows_to_set_any_aside(tmp_path):
     task = OwnData(numbered(tmp_path / "data.npz", {"a": 1, "b": 1}))
     assert which(task, "train") == [0, 1]
-    for split in ("validation", "test"):
-        says(lambda split=split: getattr(task, split), "data.npz", f"no rows for the {split} split")
+    assert task.validation is None and task.test is None
+    assert task.summary().endswith(
+        "no class has enough rows for a validation split, so training keeps the last weights"
+    )
+    says(lambda: rc.evaluate(taught("ab", task.front_end), task), "own-data has no test split", error=ValueError)
 
 
 # What cannot be used
@@ -341,7 +344,7 @@ def test_a_label_that_training_does_not_have(split, tmp_path):
     labels = {"train": "ababab", "validation": "abab", "test": "abab"}
     labels[split] = "aXbXY"
     path = split_file(tmp_path, **labels)
-    says(lambda: OwnData(path).train, "data.npz", f"label 'X' of the {split} split", "--skip-bad")
+    says(lambda: OwnData(path).train, "data.npz", f"label 'X' of the {split} split", "skip_bad=True")
     task = OwnData(path, skip_bad=True)
     assert task.label_names == ("a", "b")
     first = 100 * SPLITS.index(split)
@@ -385,7 +388,7 @@ def test_a_file_of_something_else(name, tmp_path):
 
 def test_altering_what_is_not_sound(tmp_path):
     task = OwnData(numbered(tmp_path / "data.npz", COUNTS), augment=True)
-    says(lambda: task.train, "--augment is for sound", error=ValueError)
+    says(lambda: task.train, "augment=True is for sound", error=ValueError)
 
 
 # Missing values and the scale of training
@@ -459,7 +462,7 @@ def test_the_inputs_of_sound_are_those_of_its_waveform(tmp_path):
     source = task.test
     inputs, _, lengths = next(source.scan(99, "cpu"))
     for row, name in enumerate(source.names):
-        frames = task.front_end.frames(waveform(Path(folder) / name))
+        frames = task.front_end.read(waveform(Path(folder) / name)).values
         expected, _ = task.front_end(frames[None])
         assert inputs[row, : lengths[row]].equal(expected[0])
 
@@ -510,7 +513,7 @@ def test_background_noise_is_no_class(tmp_path):
 def test_a_broken_sound_file_is_named_or_left_out_and_listed(tmp_path):
     tones(tmp_path, {"yes": 5, "no": 5})
     (tmp_path / "no" / "0.wav").write_bytes(b"RIFF and nothing more")
-    says(lambda: OwnData(str(tmp_path)).train, "no/0.wav", "--skip-bad")
+    says(lambda: OwnData(str(tmp_path)).train, "no/0.wav", "skip_bad=True")
     task = OwnData(str(tmp_path), skip_bad=True)
     assert sum(getattr(task, split).size for split in SPLITS) == 9
     assert len(task.left_out) == 1 and "no/0.wav" in task.left_out[0]
@@ -600,7 +603,7 @@ def test_a_run_is_not_resumed_on_data_that_has_changed(tmp_path):
         error=ValueError,
     )
     written = OwnData(path, fingerprint=RunFolder(tmp_path / "run").config()["task"]["fingerprint"])
-    says(lambda: written.test, "data.npz is no longer what was trained on", "--on")
+    says(lambda: written.test, "data.npz is no longer what was trained on", "rows_for")
 
 
 def test_a_path_may_be_a_pathlib_path(tmp_path):
@@ -659,7 +662,7 @@ def test_a_label_the_network_was_not_taught_is_its_unknown_class(tmp_path):
 def test_a_label_the_network_was_not_taught_is_named_or_left_out(tmp_path):
     path = saved(tmp_path / "other.npz", X=np.arange(4.0)[:, None], y=["no", "what", "yes", "what"])
     network = taught(["yes", "no"], Standardise((0.0,), (1.0,)))
-    says(lambda: rows_for(network, path), "other.npz", "not taught the label 'what'", "--skip-bad")
+    says(lambda: rows_for(network, path), "other.npz", "not taught the label 'what'", "skip_bad=True")
     source = rows_for(network, path, skip_bad=True)
     assert source.labels.tolist() == [1, 0]
     assert len(source.left_out) == 2 and all("other.npz" in line and "'what'" in line for line in source.left_out)
@@ -687,12 +690,12 @@ def test_data_of_the_other_kind_is_named(tmp_path):
 def test_series_of_another_width_are_named(tmp_path):
     path = saved(tmp_path / "wide.npz", X=np.ones((4, 2, 3)), y=["a", "b"] * 2)
     network = taught("ab", Standardise((0.0,), (1.0,)))
-    says(lambda: rows_for(network, path), "wide.npz has 3 values a step", "reads 1")
+    says(lambda: rows_for(network, path), "reads series of 1 value a step", "wide.npz holds series of 3 values")
 
 
 def test_a_network_that_knows_no_raw_data(tmp_path):
     path = numbered(tmp_path / "data.npz", {"a": 3, "b": 3})
-    says(lambda: rows_for(rc.Network(rc.cells.GRU(1, 2), 2), path), "does not know", error=ValueError)
+    says(lambda: rows_for(rc.Network(rc.cells.GRU(1, 2), 2), path), "no front end", error=ValueError)
 
 
 # The real thing

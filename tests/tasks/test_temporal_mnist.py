@@ -155,11 +155,11 @@ def test_the_default_folder_is_where_data_is_kept(folder, monkeypatch, tmp_path_
 @pytest.mark.parametrize("missing", NAMES)
 def test_a_missing_file_is_named_and_how_to_get_it(folder, missing):
     (folder / missing).unlink()
-    says(folder, f"{missing}.gz", f"rankcode data mnist --to {folder}", error=FileNotFoundError)
+    says(folder, f"{missing}.gz", f'rc.data.download("mnist", "{folder}")', error=FileNotFoundError)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    says(tmp_path / "nowhere", "rankcode data mnist", error=FileNotFoundError)
+    says(tmp_path / "nowhere", "rc.data.download", error=FileNotFoundError)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -200,6 +200,8 @@ def test_a_file_too_long(folder, name):
 
 def test_sizes_that_nothing_could_hold(folder):
     (folder / NAMES[0]).write_bytes(b"\0\0\x08\x03" + b"\xff" * 12)
+    says(folder, NAMES[0], "does not hold MNIST")
+    (folder / NAMES[0]).write_bytes(b"\0\0\x08\x03" + b"\xff" * 4 + b"\0\0\0\x1c" * 2)
     says(folder, NAMES[0], "cut short")
 
 

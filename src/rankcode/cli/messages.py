@@ -18,8 +18,9 @@ EXTRAS = {  # the extra that installs a module
 }
 # An argument as the library writes it, with or without its value; not a part of a path.
 ARGUMENT = re.compile(
-    r"(?<![\w/.\\'\"-])(?P<name>[a-z]+(?:_[a-z]+)*)(=(?P<value>[\w…]*(?:\.\w+)*))?(?![\w/\\=]|[.-]\w)"
+    r"(?<![\w/.\\'\"-])(?P<name>[a-z]+(?:_[a-z]+)*)(=(?P<value>\"[\w-]+\"|[\w…]*(?:\.\w+)*))?(?![\w/\\=]|[.-]\w)"
 )
+DOWNLOAD = re.compile(r'rc\.data\.download\("([^"]*)", "([^"]*)"\)')
 # For output that is not Unicode, such as a Windows code page.
 SPELLED_OUT = {"α": "alpha", "β": "beta", "θ": "theta", "…": "...", "÷": "/", "−": "-", "─": "-", "█": "#", "·": "."}
 
@@ -59,7 +60,7 @@ def _spelled_out(error: UnicodeError) -> tuple[str, int]:
     return "".join(SPELLED_OUT.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
-def as_flags(message: str, options: Collection[str] = ("skip_bad", "data")) -> str:
+def as_flags(message: str, options: Collection[str] = ("skip_bad", "data", "layout")) -> str:
     """A message of the library with the arguments among `options` written as flags.
 
     `skip_bad=True` becomes --skip-bad, `folder=` --folder, and `batch_size` --batch-size; a single word such as "data"
@@ -73,8 +74,9 @@ def as_flags(message: str, options: Collection[str] = ("skip_bad", "data")) -> s
         written = f"--{name.replace('_', '-')}"
         if value == "False":
             return f"--no-{name.replace('_', '-')}"
-        return written if value in (None, "", "True", "…") else f"{written} {value}"
+        return written if value in (None, "", "True", "…") else f"{written} {value.strip(chr(34))}"
 
+    message = DOWNLOAD.sub(r"rankcode data \1 --to \2", message).replace("with rows_for", "with --on")
     return ARGUMENT.sub(flag, message)
 
 
@@ -82,6 +84,8 @@ def explained(error: Exception, options: Collection[str]) -> str:
     """An error in one line."""
     if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
         return f"this needs {error.name}: pip install 'rankcode[{extra}]'"
+    if isinstance(error, MemoryError) and "does not fit" in str(error):
+        return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
         return "there is not enough memory: choose smaller sizes, such as --batch-size or --hidden-size"
     if isinstance(error, OSError) and error.filename is not None:

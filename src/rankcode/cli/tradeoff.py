@@ -72,7 +72,8 @@ class Tradeoff:
 
 def _to_compare(task: Any) -> Any:
     """A task without settings that do not change its test data: augmentation, and the layout for a cell."""
-    return replace(task, **{name: False for name in ("augment", "flat") if hasattr(task, name)})
+    same = replace(task, **{name: False for name in ("augment", "flat") if hasattr(task, name)})
+    return same, getattr(task, "fingerprint", "")
 
 
 def _table(curve: Curve) -> list[str]:

@@ -15,8 +15,7 @@ from cyclopts import Parameter
 from rankcode.cli.messages import say, say_left_out
 from rankcode.cli.names import ObjectiveName, data_name, named_objective, named_task, read_beta, usage_errors
 from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Flag
-from rankcode.front_ends.audio import Audio
-from rankcode.front_ends.standardise import Standardise
+from rankcode.data.npz_files import Layout
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
@@ -104,6 +103,9 @@ class Train:
     """Share of the rows of each class that test, where your data does not say which. Default: 0.2."""
     split_seed: Annotated[int | None, Parameter(group=DATA)] = None
     """Seed that chooses these rows. Default: 0."""
+    layout: Annotated[Layout | None, Parameter(group=DATA)] = None
+    """Layout of an array X with three dimensions in your data: steps-first is [rows, steps, channels], channels-first
+    is [rows, channels, steps]."""
     num_layers: Annotated[int | None, Parameter(group=NETWORK), _shown(RECIPE["num_layers"])] = None
     """Layers of an lstm or gru."""
     readout_layer_size: Annotated[int | None, Parameter(group=NETWORK)] = None
@@ -118,7 +120,7 @@ class Train:
         setting = RECIPE | given
         with usage_errors():
             config = Training(**{name: value for name, value in vars(self.training).items() if value is not None})
-        options = {name: given.get(name) for name in ("data", "validation_share", "test_share", "split_seed")}
+        options = {name: given.get(name) for name in ("data", "validation_share", "test_share", "split_seed", "layout")}
         task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
         cell = setting["cell"]
         if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
@@ -160,5 +162,5 @@ def fit_and_report(network: Network, task: Any, objective: Objective, config: Tr
             say("it never fired on validation data: train for longer, or lower the threshold or beta")
     name = shlex.quote(str(folder))
     say(f"kept in {folder}; next:", f"  rankcode evaluate {name}", f"  rankcode tradeoff {name}")
-    if isinstance(network.front_end, Audio | Standardise):
+    if network.front_end is not None and network.front_end.file_suffixes:
         say(f"  rankcode predict {name} FILE")

@@ -1,5 +1,6 @@
-"""Where data comes from: sources of batches, files that are read, features that are cached, downloads."""
+"""Data: sources of batches, reading of files, cached features, downloads."""
 
+from rankcode.data.downloads import download
 from rankcode.data.sources import Arrays, BadData, Batch, Generated, Loader, Packed, Source
 
-__all__ = ["Arrays", "BadData", "Batch", "Generated", "Loader", "Packed", "Source"]
+__all__ = ["Arrays", "BadData", "Batch", "Generated", "Loader", "Packed", "Source", "download"]

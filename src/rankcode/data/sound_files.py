@@ -1,82 +1,208 @@
-"""Sound files to waveforms: any format libsndfile reads, any rate, any number of channels."""
+"""Sound files: finding them in folders, and reading their samples in blocks.
+
+Every format that libsndfile reads is accepted, at any sample rate, with any number of channels. A recording is never
+in memory as a whole: `sound_blocks` yields a few seconds at a time.
+"""
 
 from __future__ import annotations
 
-import io
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from rankcode.data.regular_files import open_regular, size_of
 from rankcode.data.sources import BadData
 
-SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au"}
+SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
+BLOCK = 1 << 18  # samples read at once: 16 s at 16 kHz, 1 MB
+MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1_000, 1_000_000  # Hz; a rate outside is a damaged header
+MAX_HOURS = 24  # of one recording: a small compressed file can hold any length of silence
+MAX_CHUNKS = 1_000  # of a WAV or AIFF file before its samples; real files have fewer than ten
+UNKNOWN_LENGTH = 0x7FFFF000  # programs that write to a pipe cannot know the length: nearly 2³¹ or nearly 2³²
 
 
-def read_audio(path: str | Path, rate: int = 16_000) -> np.ndarray:
-    """A file as float32 samples in −1…1, channels averaged, at `rate` samples a second."""
-    try:
-        content = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}") from None
-    if not content:
-        raise BadData(f"{path} is empty")
-    own_rate, samples = _plain_wav(content, path) or _any_format(content, path)
-    if not 100 <= own_rate <= 10_000_000:
-        raise BadData(f"{path} cannot be right: {own_rate:,} samples a second")
-    if not np.isfinite(samples).all():
-        raise BadData(f"{path} holds NaN or infinity")
-    samples = resample(samples, own_rate, rate) if len(samples) else samples
-    if len(samples) == 0:  # a few at a high rate are none at a lower one
-        raise BadData(f"{path} holds no samples")
-    return samples
+def folders(folder: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones, in order of name."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def resample(samples: np.ndarray, own_rate: int, rate: int) -> np.ndarray:
-    """Samples [samples] at another rate, band-limited."""
-    if own_rate == rate:
-        return samples
-    try:
-        import soxr
-    except ImportError:
-        raise ImportError("changing a sampling rate needs soxr: pip install 'rankcode[audio]'") from None
-    return soxr.resample(samples, own_rate, rate)
+def sound_files(folder: Path) -> list[str]:
+    """The sound files in a folder and in its subfolders, relative to it, in order of name."""
+    paths = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    inside = (path.relative_to(folder) for path in paths)
+    return sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
 
 
-def _plain_wav(content: bytes, path: str | Path) -> tuple[int, np.ndarray] | None:
-    """Rate and samples of a WAV of 16-bit samples in one channel, the commonest file by far; None for others.
-
-    Also where a WAV of any kind is seen to be cut short: libsndfile reads what there is, and says nothing.
-    """
-    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        return None
-    form, at = None, 12
-    while at + 8 <= len(content):
-        name, length = struct.unpack_from("<4sI", content, at)
-        at += 8
-        if name == b"fmt " and at + 16 <= len(content):
-            form = struct.unpack_from("<HHIIHH", content, at)  # format, channels, rate, bytes a second, block, bits
-        if name == b"data":
-            there = len(content) - at
-            # Programs that write to a pipe cannot know the length, and say 0, nearly 2³¹ or nearly 2³².
-            if length >= 0x7FFFF000 or (length == 0 and content[4:8] == bytes(4)):
-                length = there - there % 2
-            if length > there:
-                raise BadData(f"{path} is cut short: {length:,} bytes of sound announced, {there:,} there")
-            if form is None or (form[0], form[1], form[5]) != (1, 1, 16) or length > there or length % 2:
-                return None
-            return form[2], np.frombuffer(content, "<i2", length // 2, at).astype(np.float32) / 32768
-        at += length + length % 2
-    return None
+def sound_blocks(path: str | Path, rate: int = 16_000) -> Iterator[np.ndarray]:
+    """The samples of a file in blocks: float32 in −1…1, channels averaged, at `rate` samples a second."""
+    with open_regular(path) as file:
+        if size_of(file) == 0:
+            raise BadData(f"{path} is empty")
+        samples = _samples(file, path)
+        own_rate, blocks = samples.rate, samples.blocks
+        if not MIN_SAMPLE_RATE <= own_rate <= MAX_SAMPLE_RATE:
+            raise BadData(f"{path} cannot be right: {own_rate:,} samples a second")
+        total = 0
+        for block in _resampled(blocks, own_rate, rate):
+            if not np.isfinite(block).all():
+                raise BadData(f"{path} holds NaN or infinity")
+            total += len(block)
+            if total > MAX_HOURS * 3600 * rate:
+                raise BadData(f"{path} is longer than {MAX_HOURS} hours: split it into shorter recordings")
+            yield block
+        if total == 0:  # also a few samples at a high rate, which are none at a lower one
+            raise BadData(f"{path} holds no samples")
 
 
-def _any_format(content: bytes, path: str | Path) -> tuple[int, np.ndarray]:
+class _Samples(NamedTuple):
+    rate: int
+    blocks: Iterator[np.ndarray]
+
+
+class _Chunk(NamedTuple):
+    """Where the samples of a file are, as its header announces them."""
+
+    start: int
+    length: int | None  # bytes; None: the header does not say
+    form: tuple[int, ...] | None = None  # of a WAV: format, channels, rate, bytes a second, block, bits
+
+
+def _samples(file: BinaryIO, path: str | Path) -> _Samples:
+    size = size_of(file)
+    chunk = _sound_chunk(file, size)
+    if chunk is not None and chunk.length is not None and chunk.start + chunk.length > size:
+        there = max(0, size - chunk.start)
+        raise BadData(f"{path} is cut short: {chunk.length:,} bytes of sound announced, {there:,} there")
+    if _lacks_last_page(file, size):
+        raise BadData(f"{path} is cut short: it has no last page")
+    # A WAV of 16-bit samples in one channel, by far the most common file, needs no package.
+    if chunk is not None and chunk.form is not None and (chunk.form[0], chunk.form[1], chunk.form[5]) == (1, 1, 16):
+        length = size - chunk.start if chunk.length is None else chunk.length
+        return _Samples(chunk.form[2], _plain_blocks(file, chunk.start, length // 2))
+    return _any_format(file, path)
+
+
+def _plain_blocks(file: BinaryIO, start: int, count: int) -> Iterator[np.ndarray]:
+    file.seek(start)
+    for first in range(0, count, BLOCK):
+        content = file.read(2 * min(BLOCK, count - first))
+        yield np.frombuffer(content, "<i2").astype(np.float32) / 32768
+
+
+def _any_format(file: BinaryIO, path: str | Path) -> _Samples:
     try:
         import soundfile
     except ImportError:
         raise ImportError(f"reading {path} needs soundfile: pip install 'rankcode[audio]'") from None
+    file.seek(0)
     try:
-        samples, rate = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
+        sound = soundfile.SoundFile(file)
     except soundfile.LibsndfileError as error:
         raise BadData(f"{path} is not sound that can be read: {error.error_string.rstrip('.')}") from None
-    return rate, samples.mean(1)
+
+    def blocks() -> Iterator[np.ndarray]:
+        total = 0
+        with sound:
+            while True:
+                try:
+                    block = sound.read(max(1, BLOCK // sound.channels), dtype="float32", always_2d=True)
+                except soundfile.LibsndfileError as error:
+                    reason = error.error_string.rstrip(".")
+                    raise BadData(f"{path} is cut short or damaged: {reason}") from None
+                if len(block) == 0:
+                    break
+                total += len(block)
+                yield block[:, 0] if sound.channels == 1 else block.mean(1)
+            # The length of an MP3 is an estimate; 2⁶² and more stand for an unknown length.
+            if total < sound.frames < 2**62 and sound.format != "MP3":
+                raise BadData(f"{path} is cut short: {sound.frames:,} samples announced, {total:,} there")
+
+    return _Samples(sound.samplerate, blocks())
+
+
+def _resampled(blocks: Iterator[np.ndarray], own_rate: int, rate: int) -> Iterator[np.ndarray]:
+    """The blocks at another rate, band-limited; the same samples however the recording is cut into blocks."""
+    if own_rate == rate:
+        yield from blocks
+        return
+    try:
+        import soxr
+    except ImportError:
+        raise ImportError("changing a sampling rate needs soxr: pip install 'rankcode[audio]'") from None
+    stream = soxr.ResampleStream(own_rate, rate, 1, dtype="float32")
+    for block in blocks:
+        yield stream.resample_chunk(block)
+    yield stream.resample_chunk(np.empty(0, np.float32), last=True)
+
+
+# What headers announce: libsndfile reads what there is of a file that was cut short, without an error
+
+
+def _sound_chunk(file: BinaryIO, size: int) -> _Chunk | None:
+    """The samples of a WAV, AIFF, AU or MP3 file; None where the header of the file does not say."""
+    file.seek(0)
+    start = file.read(12)
+    if start[:4] in (b"RIFF", b"RF64") and start[8:] == b"WAVE":
+        return _chunk_named(b"data", file, size, "<", streamed=start[4:8] == bytes(4))
+    if start[:4] == b"FORM" and start[8:] in (b"AIFF", b"AIFC"):
+        return _chunk_named(b"SSND", file, size, ">", streamed=False)
+    if start[:4] == b".snd" and len(start) == 12:
+        offset, length = struct.unpack(">II", start[4:])
+        return _Chunk(offset, None if length >= UNKNOWN_LENGTH else length)
+    return _mp3_stream(file, start)
+
+
+def _chunk_named(wanted: bytes, file: BinaryIO, size: int, order: str, streamed: bool) -> _Chunk | None:
+    """The chunk of this name. `streamed`: the file says that it was written to a pipe."""
+    form, long_length, at = None, None, 12
+    for _ in range(MAX_CHUNKS):
+        file.seek(at)
+        head = file.read(8 + 24)
+        if len(head) < 8:
+            return None
+        name, length = struct.unpack_from(f"{order}4sI", head)
+        at += 8
+        if name == b"fmt " and len(head) >= 24:
+            form = struct.unpack_from("<HHIIHH", head, 8)
+        if name == b"ds64" and len(head) >= 24:  # of a WAV of more than 4 GB
+            (long_length,) = struct.unpack_from("<Q", head, 16)
+        if name == wanted:
+            if length >= UNKNOWN_LENGTH:
+                return _Chunk(at, long_length, form)
+            return _Chunk(at, None if streamed and length == 0 else length, form)
+        at += length + length % 2
+    return None
+
+
+def _mp3_stream(file: BinaryIO, start: bytes) -> _Chunk | None:
+    """The frames of an MP3 file whose first frame says how many bytes they have."""
+    at = 0
+    if start[:3] == b"ID3" and len(start) >= 10:  # a tag: its size has 7 bits a byte
+        at = 10 + sum(byte << shift for byte, shift in zip(start[6:10], (21, 14, 7, 0), strict=True))
+    file.seek(at)
+    frame = file.read(4 + 36 + 16)
+    if len(frame) < 4 or frame[0] != 0xFF or frame[1] & 0xE0 != 0xE0:
+        return None
+    for name in (b"Xing", b"Info"):
+        found = frame.find(name)
+        if found >= 0 and found + 16 <= len(frame):
+            flags, *values = struct.unpack_from(">III", frame, found + 4)
+            if flags & 2:  # the number of bytes, after the number of frames where bit 0 announces that
+                return _Chunk(at, values[flags & 1])
+    return None
+
+
+def _lacks_last_page(file: BinaryIO, size: int) -> bool:
+    """Whether this is an Ogg file (Vorbis, Opus) whose last page is not there, or not all of it."""
+    file.seek(0)
+    if file.read(4) != b"OggS":
+        return False
+    file.seek(max(0, size - (1 << 17)))  # a page has less than 2¹⁶ bytes
+    end = file.read()
+    page = end[end.rfind(b"OggS") :]
+    segments = page[26] if len(page) > 26 else 255
+    whole = len(page) >= 27 + segments + sum(page[27 : 27 + segments])
+    return not (whole and page[5] & 4)  # the flag of the last page

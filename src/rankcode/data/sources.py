@@ -1,7 +1,7 @@
-"""Where batches come from.
+"""Sources of batches: rows in memory, generated rows, data loaders.
 
-A *source* gives batches of rows. The n-th training batch depends on the seed and on n alone, never on
-what was drawn before it, so a run that was cut off goes on with exactly the batches it would have seen.
+The n-th training batch depends on the seed and on n alone, never on the batches before it, so an interrupted run
+resumes with exactly the batches it would have seen.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from rankcode.data.arrays import as_tensor
 
 Device = torch.device | str
 Encode = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
@@ -22,36 +25,37 @@ Augment = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]
 
 
 class BadData(ValueError):  # noqa: N818 (it is the data that is bad)
-    """A file, or a row of one, that cannot be used: the message names it and says why."""
+    """A file, or a row of one, that cannot be used. The message names it and gives the reason."""
 
 
-def digest(parts: Iterable[str | bytes]) -> str:
-    """A short name for some content."""
+def digest(parts: Iterable[str | bytes | np.ndarray]) -> str:
+    """A short fingerprint of some content."""
     whole = hashlib.sha256()
     for part in parts:
-        whole.update(part.encode() if isinstance(part, str) else part)
+        content = part.encode() if isinstance(part, str) else part
+        whole.update(np.ascontiguousarray(content).data if isinstance(content, np.ndarray) else content)
         whole.update(b"\0")
     return whole.hexdigest()[:16]
 
 
 class Batch(NamedTuple):
-    """Some rows of data."""
+    """Rows of data that are read together."""
 
     inputs: Tensor  # [rows, steps, features…]
     labels: Tensor  # [rows], int64
-    lengths: Tensor | None = None  # [rows], int64; None: every row is as long as the inputs
+    lengths: Tensor | None = None  # [rows], int64; None: every row has all steps of the inputs
 
 
 @runtime_checkable
 class Source(Protocol):
-    """One split of a task: batches to train on, and all of it once, in order, to evaluate on."""
+    """One split of a task: batches to train on, and every row once, in order, to evaluate on."""
 
     def epoch(self, batch_size: int) -> int | None:
-        """Batches in an epoch; None: the source is endless, or cannot tell."""
+        """Number of batches in an epoch; None: the source is endless, or its size unknown."""
         ...
 
     def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
-        """Training batches without end, from batch number `start` on."""
+        """An endless iterator over training batches, from batch number `start` on."""
         ...
 
     def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
@@ -60,26 +64,37 @@ class Source(Protocol):
 
 
 def seeded(device: Device, *numbers: int) -> torch.Generator:
-    """A random generator of its own for each tuple of numbers."""
+    """A random generator that depends on these numbers alone."""
     state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
     return torch.Generator(device).manual_seed(int(state) % 2**63)
 
 
 def sent(values: Tensor, device: Device) -> Tensor:
-    """On the device. A plain copy to a GPU waits until the GPU has done all it was asked for; this one does not."""
+    """The values on the device. A plain copy to a GPU waits until the GPU is idle; one from pinned memory does not."""
     if torch.device(device).type == "cpu" or values.device.type != "cpu":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
 
 
-class Generated:
-    """Rows made when they are asked for, on the device that asks.
+_COPIES: Any = WeakTensorKeyDictionary()  # tensor on the CPU → {device: its copy there}
 
-    `generate(batch_size, generator)` makes a Batch on the generator's device. `size` rows drawn with `seed`
-    are what `scan` gives; training batches use the seed of the run and never end.
+
+def copy_on(values: Tensor, device: torch.device) -> Tensor:
+    """A copy of the tensor on a device. Rows that share the tensor share the copy, which is freed with the tensor."""
+    copies = _COPIES.setdefault(values, {})
+    if str(device) not in copies:
+        copies[str(device)] = values.to(device)
+    return copies[str(device)]
+
+
+class Generated:
+    """Rows that are generated when they are needed, on the device that needs them.
+
+    `generate(batch_size, generator)` returns a Batch on the generator's device. `scan` yields `size` rows drawn with
+    `seed`; training batches use the seed of the run and never end.
     """
 
-    CHUNK = 10_000  # rows scan draws at once, on the CPU: they are the same for every batch size and device
+    CHUNK = 10_000  # rows that `scan` draws at once, on the CPU, so that they do not depend on batch size and device
 
     def __init__(self, generate: Callable[[int, torch.Generator], Batch], size: int | None = None, seed: int = 0):
         self.generate, self.size, self.seed = generate, size, seed
@@ -100,23 +115,23 @@ class Generated:
 
 
 class Rows(ABC):
-    """Rows that are all there: shuffled anew each epoch to train on, in order to evaluate on.
+    """A fixed set of rows: shuffled in each epoch to train on, in order to evaluate on.
 
-    `encode(stored, lengths)`, where given, turns what is stored into (inputs, lengths) on the device; a front
-    end is one. `augment(stored, lengths, generator)` alters what is stored before that, in training only.
+    `encode(stored, lengths)`, if given, turns stored rows into (inputs, lengths) on the device; a front end is one.
+    `augment(stored, lengths, generator)` alters stored rows before that, in training only.
     """
 
-    left_out: Sequence[str] = ()  # what could not be used of the data, and why
+    left_out: Sequence[str] = ()  # rows and files that could not be used, each with the reason
 
     def __init__(self, size: int, encode: Encode | None = None, augment: Augment | None = None):
         if size == 0:
             raise ValueError("the data has no rows")
         self.size, self.encode, self.augment = size, encode, augment
         self._shuffled: tuple[tuple[int, int], Tensor] | None = None  # the last epoch asked for
-        self._moved: dict[str, tuple[Tensor, ...]] = {}
+        self._fits: dict[str, bool] = {}  # by GPU: whether the rows are kept in its memory
 
     def index(self, number: int, batch_size: int, seed: int) -> Tensor:
-        """Which rows training batch `number` holds: shuffled anew each epoch, the last of which may be smaller."""
+        """The rows in training batch `number`; the last batch of an epoch may be smaller."""
         epoch, part = divmod(number, self.epoch(batch_size))
         if self._shuffled is None or self._shuffled[0] != (seed, epoch):
             order = torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
@@ -125,15 +140,17 @@ class Rows(ABC):
 
     @abstractmethod
     def take(self, index: Tensor, device: Device) -> Batch:
-        """These rows, as they are stored, on the device."""
+        """These rows as they are stored, on the device."""
 
     def _on(self, device: Device, *columns: Tensor) -> tuple[Tensor, ...]:
-        """The columns on the device. All of them are moved to a GPU once, if they fit; else they stay."""
+        """The columns on a GPU, to which they are copied once, if they fit; otherwise the columns as they are."""
         device = torch.device(device)
-        if device.type == "cuda" and str(device) not in self._moved:
-            fit = sum(column.nbytes for column in columns) < torch.cuda.mem_get_info(device)[0] / 2
-            self._moved[str(device)] = tuple(column.to(device) for column in columns) if fit else columns
-        return self._moved.get(str(device), columns)
+        if device.type != "cuda":
+            return columns
+        if str(device) not in self._fits:
+            needed = sum(column.nbytes for column in columns if str(device) not in _COPIES.get(column, {}))
+            self._fits[str(device)] = needed < torch.cuda.mem_get_info(device)[0] / 2
+        return tuple(copy_on(column, device) for column in columns) if self._fits[str(device)] else columns
 
     def epoch(self, batch_size: int) -> int:
         return -(-self.size // batch_size)
@@ -158,22 +175,19 @@ class Rows(ABC):
 
 
 class Arrays(Rows):
-    """Rows of one shape, padded where `lengths` says so."""
+    """Rows of one shape, padded after their `lengths`."""
 
     def __init__(self, inputs, labels, lengths=None, encode: Encode | None = None, augment: Augment | None = None):
-        try:
-            self.inputs = torch.as_tensor(inputs)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the data must be arrays of numbers: {error}") from None
+        self.inputs = as_tensor(inputs)
         super().__init__(len(self.inputs), encode, augment)
         self.labels = _column("labels", labels, self.size)
         self.lengths = None if lengths is None else _column("lengths", lengths, self.size)
 
     def fingerprint(self) -> str:
-        """What the data is: other values give another."""
+        """Changes with the data."""
         columns = [column for column in (self.inputs, self.labels, self.lengths) if column is not None]
         flat = (column.detach().cpu().contiguous().flatten().view(torch.uint8) for column in columns)
-        return digest(column.numpy().tobytes() for column in flat)
+        return digest(column.numpy() for column in flat)
 
     def take(self, index: Tensor, device: Device) -> Batch:
         columns = (self.inputs, self.labels) if self.lengths is None else (self.inputs, self.labels, self.lengths)
@@ -184,12 +198,12 @@ class Arrays(Rows):
 class Packed(Rows):
     """Rows of different lengths, one after the other without padding, in memory or mapped from a file.
 
-    `values` [steps of all rows, features…]; a row has `lengths` of them from `offsets` on. A batch is as long as
+    `values` [steps of all rows, features…]; row k has `lengths[k]` steps from `offsets[k]` on. A batch is as long as
     its longest row.
     """
 
     def __init__(self, values, offsets, lengths, labels, encode: Encode | None = None, augment: Augment | None = None):
-        self.values = torch.as_tensor(values)
+        self.values = as_tensor(values)
         super().__init__(len(labels), encode, augment)
         self.labels = _column("labels", labels, self.size)
         self.offsets, self.lengths = _column("offsets", offsets, self.size), _column("lengths", lengths, self.size)
@@ -199,32 +213,29 @@ class Packed(Rows):
         values, offsets, lengths, labels = self._on(device, self.values, self.offsets, self.lengths, self.labels)
         index = sent(index, values.device)
         lengths = lengths[index]
-        # A padded step repeats the row's last one: harmless, and never read.
+        # A padded step repeats the last step of its row, and is never read.
         step = torch.arange(longest, device=values.device)
         where = offsets[index][:, None] + torch.minimum(step, lengths[:, None] - 1)
         return Batch(*(sent(part, device) for part in (values[where], labels[index], lengths)))
 
 
 def _column(name: str, values, size: int) -> Tensor:
-    """One whole number for each row."""
+    """One integer for each row."""
     if not isinstance(values, Tensor) and np.asarray(values).dtype.kind in "UO":
-        raise ValueError(f"{name} must be whole numbers: rc.tasks.OwnData.of takes names as well")
-    try:
-        column = torch.as_tensor(values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the data must be arrays of numbers: {error}") from None
+        raise ValueError(f"{name} must be integers: rc.tasks.OwnData.of takes names as well")
+    column = as_tensor(values)
     if column.shape != (size,):
         raise ValueError(f"{name} must have shape [{size}], one for each row, not {list(column.shape)}")
-    if column.is_floating_point() or column.is_complex():
-        raise ValueError(f"{name} must be whole numbers, not {column.dtype}")
+    if column.is_floating_point():
+        raise ValueError(f"{name} must be integers, not {column.dtype}")
     return column.long()
 
 
 class Loader:
     """Any iterable of (inputs, labels[, lengths]) batches, such as a torch DataLoader.
 
-    Its own batch size and shuffling hold; `batch_size` and `seed` mean nothing here. It can only be started at
-    the beginning of an epoch. Under `torchrun` each process reads its own loader as it is.
+    The loader's own batch size and shuffling apply; `batch_size` and `seed` are ignored. It can only start at the
+    beginning of an epoch. Under `torchrun` each process reads its own loader as it is.
     """
 
     def __init__(self, loader: Iterable):
@@ -239,14 +250,14 @@ class Loader:
     def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         sampler = getattr(self.loader, "sampler", None)
         for number in count(start // (self.epoch(batch_size) or start + 1)):
-            if hasattr(sampler, "set_epoch"):  # a distributed sampler shuffles by the epoch's number
+            if hasattr(sampler, "set_epoch"):  # a distributed sampler shuffles by the number of the epoch
                 sampler.set_epoch(number)  # type: ignore[union-attr]
             empty = True
             for batch in self.scan(batch_size, device):
                 empty = False
                 yield batch
             if empty:
-                raise ValueError("the data loader gave no batch")
+                raise ValueError("the data loader yielded no batch")
 
     def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         for batch in self.loader:
@@ -254,8 +265,16 @@ class Loader:
                 found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
                 raise ValueError(f"a batch must be (inputs, labels[, lengths]), not {found}")
             inputs, labels, *lengths = batch
-            more = (torch.as_tensor(part).to(device) for part in lengths if part is not None)
-            yield Batch(torch.as_tensor(inputs).to(device), torch.as_tensor(labels).to(device), *more)
+            more = (as_tensor(part).to(device) for part in lengths if part is not None)
+            yield Batch(as_tensor(inputs).to(device), as_tensor(labels).to(device), *more)
+
+
+def steps_of(values: Tensor, lengths: Tensor, index: np.ndarray, at_once: int = 1 << 20) -> Iterator[Tensor]:
+    """The steps of some rows of a packed store [steps of all rows, …], in blocks."""
+    chosen = torch.zeros(len(lengths), dtype=torch.bool)
+    chosen[torch.from_numpy(index)] = True
+    inside = chosen.repeat_interleave(lengths)
+    return (block[which] for block, which in zip(values.split(at_once), inside.split(at_once), strict=True))
 
 
 def as_source(data) -> Source:
@@ -273,7 +292,7 @@ def as_source(data) -> Source:
 
 
 def split_of(task, split: str) -> Source:
-    """The split of a task; data that is not a task has only one, whatever its name."""
+    """A split of a task. Data that is not a task is its own only split."""
     if not hasattr(task, "train"):
         return as_source(task)
     if getattr(task, split, None) is None:

@@ -1,12 +1,11 @@
-"""Waveforms as a network reads them (paper, section 3.4): log-mel frames, one byte a value, with context.
+"""Sound as a network reads it (paper, section 3.4): log-mel frames, one byte per value, with context.
 
-One code for whole recordings and for streams: a recording is a stream pushed at once. A frame is 25 ms of
-sound under a Hamming window, every 10 ms, centred, so that n samples at 16 kHz give 1 + n // 160 frames. A
-step of the network's input is a frame with `context` frames on either side.
+A frame is 25 ms of sound under a Hamming window, every 10 ms, centred, so that n samples at 16 kHz give 1 + n // 160
+frames. A step of the network's input is a frame with `context` frames on either side.
 
-Frames are kept as bytes, 0 … 255 over ln 1e-6 … 8. The bytes are what the network was trained on, so they are
-part of the front end, and they make chunked and whole input exactly equal: they are worked out in float64,
-where the order of summation cannot tip a byte.
+Frames are stored as bytes, 0…255 over ln 1e-6…8. The bytes are what the network was trained on, so they are part of
+the front end. They also make streamed and whole input exactly equal: they are computed in float64, where the order of
+summation does not change the rounded byte.
 """
 
 from __future__ import annotations
@@ -15,15 +14,25 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rankcode.data.arrays import as_tensor
+from rankcode.data.sound_files import SUFFIXES, sound_blocks, sound_files
+from rankcode.data.sources import BadData
 from rankcode.device_constants import constant
+from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
 
-LOWEST, HIGHEST = math.log(1e-6), 8.0  # of a byte, in ln of power
+LOWEST, HIGHEST = math.log(1e-6), 8.0  # ln of the power that bytes 0 and 255 stand for
 UNIT = (HIGHEST - LOWEST) / 255
+BLOCK = 1 << 18  # samples turned into frames at once: bounds the float64 intermediates to some 30 MB
+MAX_AMPLITUDE = 4  # of a waveform in −1…1, which may overshoot a little; integer samples are far larger
+MAX_CHANNELS = 16  # a 2-D array with at most this many columns is one recording [samples, channels]
 
 
 @dataclass(frozen=True)
@@ -31,9 +40,9 @@ class LogMel:
     """Waveform to frames: 25 ms windows every 10 ms, power, triangular bands on the HTK mel scale, logarithm."""
 
     sample_rate: int = 16_000
-    """Samples a second."""
+    """Samples per second."""
     n_mels: int = 20
-    """Mel bands, from 0 Hz to half the rate."""
+    """Mel bands, from 0 Hz to half the sample rate."""
 
     def __post_init__(self) -> None:
         if self.sample_rate < 1200 or self.sample_rate % 400:
@@ -43,7 +52,7 @@ class LogMel:
 
     @property
     def window(self) -> int:
-        """Samples under a frame."""
+        """Samples in a frame."""
         return self.sample_rate // 40
 
     @property
@@ -51,17 +60,43 @@ class LogMel:
         """Samples from one frame to the next."""
         return self.sample_rate // 100
 
+    def shortest(self, context: int) -> int:
+        """Samples that give one step with this context."""
+        return 2 * context * self.hop
+
     def frames(self, waveform: Tensor) -> Tensor:
         """All frames of a recording: […, samples] in −1…1 to […, 1 + samples // hop, bands] bytes."""
         half = self.window // 2
-        return self._frames(F.pad(waveform.double(), (half, half)))
+        padded = F.pad(waveform, (half, half))
+        count = 1 + (padded.shape[-1] - self.window) // self.hop
+        at_once = BLOCK // self.hop
+        parts = []
+        for first in range(0, count, at_once):
+            last = min(first + at_once, count) - 1
+            parts.append(self._frames(padded[..., first * self.hop : last * self.hop + self.window]))
+        return torch.cat(parts, -2)
+
+    def read(self, raw: Any, at_least: int = 0) -> StoredRow:
+        """The frames of a sound file or a waveform; one of fewer than `at_least` samples is followed by silence."""
+        blocks: Iterable[Any]
+        if isinstance(raw, str | Path):
+            blocks = (torch.from_numpy(block) for block in sound_blocks(raw, self.sample_rate))
+        else:
+            blocks = _checked_waveform(raw).split(BLOCK)
+        held, frames, samples = self.start(), [], 0
+        for block in blocks:
+            new, held = self.push(block, held)
+            frames.append(new)
+            samples += len(block)
+        new, held = self.push(torch.zeros(max(0, at_least - samples)), held)
+        return StoredRow(torch.cat([*frames, new, self.finish(held)]), samples)
 
     def start(self) -> Tensor:
-        """What a stream holds before its first sample: half a window of silence."""
+        """The state of a stream before its first sample: half a window of silence."""
         return torch.zeros(self.window // 2, dtype=torch.float64)
 
     def push(self, samples: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-        """More samples of a stream: the frames they complete, and what is held for the next ones."""
+        """More samples of a stream: the frames they complete, and the samples held for the next ones."""
         held = torch.cat([held, samples.to(held)])
         if len(held) < self.window:
             return torch.empty(0, self.n_mels, dtype=torch.uint8, device=held.device), held
@@ -69,12 +104,12 @@ class LogMel:
         return frames, held[len(frames) * self.hop :]
 
     def finish(self, held: Tensor) -> Tensor:
-        """The frames that the end of a stream completes, silence following."""
+        """The frames that the end of a stream completes, with silence after it."""
         return self.push(held.new_zeros(self.window // 2), held)[0]
 
     def _frames(self, samples: Tensor) -> Tensor:
         window, filters = (table.to(samples.device) for table in _tables(self.sample_rate, self.n_mels))
-        spectrum = torch.fft.rfft(samples.unfold(-1, self.window, self.hop) * window)
+        spectrum = torch.fft.rfft(samples.double().unfold(-1, self.window, self.hop) * window)
         power = spectrum.real**2 + spectrum.imag**2
         logarithm = (power @ filters + 1e-6).log()
         return ((logarithm - LOWEST) / UNIT).round().clamp(0, 255).byte()
@@ -82,7 +117,7 @@ class LogMel:
 
 @cache
 def _tables(rate: int, bands: int) -> tuple[Tensor, Tensor]:
-    """The Hamming window, and the bands' weights [window // 2 + 1, bands]: triangles, even on the mel scale."""
+    """The Hamming window, and the weights of the bands [window // 2 + 1, bands]: triangles, even on the mel scale."""
     size = rate // 40
     highest = 2595 * math.log10(1 + rate / 2 / 700)
     mel = torch.linspace(0, highest, bands + 2, dtype=torch.float64)
@@ -93,9 +128,22 @@ def _tables(rate: int, bands: int) -> tuple[Tensor, Tensor]:
     return torch.hamming_window(size, dtype=torch.float64), torch.minimum(rising, falling).clamp(min=0)
 
 
+def _checked_waveform(raw: Any) -> Tensor:
+    waveform = as_tensor(raw)
+    if waveform.dim() != 1 or not waveform.is_floating_point() or len(waveform) == 0:
+        raise ValueError(
+            f"a waveform is [samples] of floating-point numbers in −1…1, not {waveform.dtype} {list(waveform.shape)}"
+        )
+    if not waveform.isfinite().all():
+        raise ValueError("the waveform holds NaN or infinity")
+    if (largest := float(waveform.abs().max())) > MAX_AMPLITUDE:
+        raise ValueError(f"a waveform is in −1…1, not up to {largest:,.0f}: scale it first")
+    return waveform
+
+
 @dataclass(frozen=True)
-class Audio:
-    """Frames to inputs: each band standardised as in the training data, and context on either side."""
+class Audio(FrontEnd):
+    """Frames to inputs: each band standardised as in the training data, with context on either side."""
 
     mean: tuple[float, ...]
     """Mean of each band, in ln of power."""
@@ -106,41 +154,72 @@ class Audio:
     """Frames on either side of a step's own."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.log_mel, dict):  # as a model file has it
+        if isinstance(self.log_mel, dict):  # as in a model file
             object.__setattr__(self, "log_mel", LogMel(**self.log_mel))
         if not len(self.mean) == len(self.std) == self.log_mel.n_mels:
             raise ValueError(f"mean and std must have an entry for each of {self.log_mel.n_mels} bands")
+        check_scale(self.mean, self.std)
+        if self.context < 0:
+            raise ValueError(f"context must be at least 0, not {self.context}")
 
-    def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Frames [rows, frames, bands], bytes or ln of power, to inputs [rows, frames − 2 · context, features]."""
-        values = power_of(stored)
-        mean, deviation = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.std))
-        values = (values - mean) / deviation
-        inputs = values.unfold(1, 2 * self.context + 1, 1).transpose(2, 3).flatten(2)  # frame by frame
-        return inputs, None if lengths is None else self.steps(lengths)
+    @property
+    def reads(self) -> str:
+        return self.reads_of(self.log_mel)
+
+    @staticmethod
+    def reads_of(log_mel: LogMel) -> str:
+        """What a front end on these frames reads."""
+        return f"sound in {log_mel.n_mels} bands at {log_mel.sample_rate:,} Hz"
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         return ((2 * self.context + 1) * self.log_mel.n_mels,)
 
-    def frames(self, waveform: Tensor) -> Tensor:
-        """Frames of a recording, enough for one step at least: a shorter one is followed by silence."""
-        return self.log_mel.frames(F.pad(waveform, (0, max(0, shortest(self.log_mel, self.context) - len(waveform)))))
+    def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Frames [rows, frames, bands], bytes or ln of power, to inputs [rows, frames − 2 · context, features]."""
+        values = power_of(stored)
+        mean, std = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.std))
+        values = ((values - mean) / std).contiguous()
+        rows, frames, bands = values.shape
+        # A step's features are consecutive frames, which already stand one after the other in memory: inputs are
+        # overlapping windows of `values`, not a copy 2 · context + 1 times as large.
+        shape = (rows, max(0, frames - 2 * self.context), *self.output_shape)
+        inputs = values.as_strided(shape, (frames * bands, bands, 1))
+        return inputs, None if lengths is None else self.num_steps(lengths)
 
-    def steps(self, lengths: Tensor) -> Tensor:
-        """Steps of recordings of so many frames."""
+    @property
+    def file_suffixes(self) -> tuple[str, ...]:
+        return SUFFIXES
+
+    def num_steps(self, lengths: Tensor) -> Tensor:
         return lengths - 2 * self.context
 
-    def heard(self, steps: Tensor, samples: Tensor) -> Tensor:
-        """Milliseconds of a recording of so many samples that an answer after so many steps depended on."""
+    def rows(self, data: Any, left_out: list[str] | None = None) -> Iterable[tuple[str, Any]]:
+        """A file, the sound files in a folder, a waveform [samples], or several of these."""
+        if isinstance(data, str | Path):
+            folder = Path(data)
+            names = [folder / name for name in sound_files(folder)] if folder.is_dir() else [folder]
+            if not names:
+                raise BadData(f"there is no sound file in {folder}")
+            return ((str(name), name) for name in names)
+        if not isinstance(data, list | tuple) and np.ndim(data) == 2 and np.shape(data)[1] <= MAX_CHANNELS:
+            raise ValueError(f"a waveform is [samples], not {list(np.shape(data))}: average its channels first")
+        one = not isinstance(data, list | tuple) and np.ndim(data) == 1
+        return super().rows([data] if one else data)
+
+    def read(self, raw: Any) -> StoredRow:
+        """The frames of a sound file or a waveform at the sample rate of `log_mel`, enough for one step at least."""
+        return self.log_mel.read(raw, self.log_mel.shortest(self.context))
+
+    def heard(self, steps: Tensor, sizes: Tensor) -> Tensor:
         log_mel = self.log_mel
         needed = (steps - 1 + 2 * self.context) * log_mel.hop + log_mel.window // 2
-        return torch.minimum(needed, samples).double() * 1000 / log_mel.sample_rate
+        return torch.minimum(needed, sizes).double() * 1000 / log_mel.sample_rate
 
     @classmethod
     def of(cls, frames: Iterable[Tensor], log_mel: LogMel, context: int = 10) -> Audio:
         """From the frames of the training data, bytes [frames, bands], in parts."""
-        # The frames are counted by value, which is exact, takes one pass and no memory to speak of.
+        # Frames are counted by value: exact, in one pass, in constant memory.
         counts = torch.zeros(log_mel.n_mels, 256, dtype=torch.int64)
         for part in frames:
             flat = part.long() + 256 * torch.arange(log_mel.n_mels)
@@ -148,15 +227,10 @@ class Audio:
         value = power_of(torch.arange(256, dtype=torch.uint8)).double()
         share = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
         mean = share @ value
-        deviation = (share * (value - mean[:, None]).square()).sum(1).sqrt()
-        return cls(tuple(mean.tolist()), tuple(deviation.clamp(min=UNIT).tolist()), log_mel, context)
+        std = (share * (value - mean[:, None]).square()).sum(1).sqrt()
+        return cls(tuple(mean.tolist()), tuple(std.clamp(min=UNIT).tolist()), log_mel, context)
 
 
 def power_of(frames: Tensor) -> Tensor:
-    """Bytes to ln of power; what is not bytes is taken to be that already."""
+    """Bytes to ln of power; values that are not bytes are ln of power already."""
     return frames.float() * UNIT + LOWEST if frames.dtype == torch.uint8 else frames
-
-
-def shortest(log_mel: LogMel, context: int) -> int:
-    """Samples that give one step."""
-    return 2 * context * log_mel.hop

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rankcode.data.arrays import as_tensor
+from rankcode.front_ends.protocol import FrontEnd, StoredRow
 
 
 def latency_code(images: Tensor, levels: int, steps: int) -> Tensor:
     """Latency-coded images: [rows, …] integers in 0…levels to [rows, steps, …] float32 of zeros and ones.
 
     Ink of intensity v = value / levels in (0, 1] fires at step `steps` − ⌈`steps` · v⌉ + 1, no ink at the last
-    step. The arithmetic is on integers, so that no pixel on the edge between two steps depends on rounding.
+    step. The arithmetic is on integers, so that no pixel on the boundary between two steps depends on rounding.
     """
     if images.is_floating_point() or images.is_complex():
         raise ValueError(f"images must hold integers, not {images.dtype}")
     values = images.int()
-    within = images.dtype == torch.uint8 and levels == 255  # then there is no need to look
+    within = images.dtype == torch.uint8 and levels == 255  # then no value can be out of range
     if not within and values.numel() and not 0 <= int(values.min()) <= int(values.max()) <= levels:
         raise ValueError(f"image values must lie in 0…{levels}")
     filled = (steps * values + levels - 1) // levels  # ⌈steps · v⌉
@@ -28,8 +33,8 @@ def latency_code(images: Tensor, levels: int, steps: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LatencyCode:
-    """Images of bytes to sequences: a step is an image, or a row of numbers where `shape` has one entry."""
+class LatencyCode(FrontEnd):
+    """Images of bytes to sequences: a step is an image, or a vector where `shape` has one entry."""
 
     levels: int
     """The largest pixel value."""
@@ -37,6 +42,14 @@ class LatencyCode:
     """Steps an image is spread over."""
     shape: tuple[int, ...]
     """Shape of one step."""
+
+    def __post_init__(self) -> None:
+        if self.levels < 1 or self.steps < 1 or not self.shape or min(self.shape) < 1:
+            raise ValueError(f"levels, steps and shape must be positive: {self.levels}, {self.steps}, {self.shape}")
+
+    @property
+    def reads(self) -> str:
+        return f"images of {math.prod(self.shape)} pixels in 0…{self.levels}"
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -46,3 +59,17 @@ class LatencyCode:
         if stored[0].numel() != math.prod(self.shape):
             raise ValueError(f"images must have shape {list(self.shape)}, not {list(stored.shape[1:])}")
         return latency_code(stored.reshape(len(stored), *self.shape), self.levels, self.steps), None
+
+    def num_steps(self, lengths: Tensor) -> Tensor:
+        return torch.full_like(lengths, self.steps)
+
+    def rows(self, data: Any, left_out: list[str] | None = None) -> Iterable[tuple[str, Any]]:
+        """Images, or one image [height, width]."""
+        one = tuple(getattr(data, "shape", ())) == self.shape[-2:]
+        return super().rows([data] if one else data)
+
+    def read(self, raw: Any) -> StoredRow:
+        image = as_tensor(raw)
+        if image.numel() != math.prod(self.shape):
+            raise ValueError(f"an image must have shape {list(self.shape)}, not {list(image.shape)}")
+        return StoredRow(image.reshape(self.shape), 1)

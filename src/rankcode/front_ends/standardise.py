@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankcode.data.arrays import as_tensor
+from rankcode.data.series_files import FORMATS, read_rows
 from rankcode.device_constants import constant
+from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
+
+MAX_MEAN_OVER_STD = 1e4  # up to this ratio, float32 resolves a thousandth of a standard deviation
 
 
 @dataclass(frozen=True)
-class Standardise:
-    """Subtracts the mean of each channel and divides by its deviation, both of the training data.
+class Standardise(FrontEnd):
+    """Subtracts the mean of each channel and divides by its standard deviation, both of the training data.
 
-    A missing value (NaN) repeats the last one before it; at the beginning of a row it is the mean. Nothing
-    looks ahead, so a stream gives the same inputs as the whole row.
+    A missing value (NaN) repeats the last value before it; at the beginning of a row it is the mean. No step depends
+    on a later one, so a stream gives the same inputs as the whole row.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_scale(self.mean, self.std)
+
+    @property
+    def reads(self) -> str:
+        return self.reads_of(len(self.mean))
+
+    @staticmethod
+    def reads_of(channels: int) -> str:
+        """What a front end for series of this width reads."""
+        return f"series of {channels} value{'s' * (channels > 1)} a step"
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -29,11 +49,10 @@ class Standardise:
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if stored.dim() != 3:
             raise ValueError(f"series must have shape [rows, steps, {len(self.mean)}], not {list(stored.shape)}")
-        if stored.shape[2] != len(self.mean):
-            raise ValueError(f"the series have {stored.shape[2]} values a step, and the network reads {len(self.mean)}")
+        self._check_channels(stored.shape[2])
         stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
-        mean, deviation = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.std))
-        inputs = (stored - mean) / deviation
+        mean, std = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.std))
+        inputs = (stored - mean) / std
         missing = inputs.isnan()
         if missing.any():
             step = torch.arange(stored.shape[1], device=stored.device)[:, None].expand_as(missing)
@@ -41,16 +60,61 @@ class Standardise:
             inputs = inputs.gather(1, last_seen.clamp(min=0)).masked_fill(last_seen < 0, 0.0)
         return inputs, lengths
 
-    def steps(self, lengths: Tensor) -> Tensor:
-        """Steps of rows of these lengths, as they are stored."""
-        return lengths
+    @property
+    def needs_float64(self) -> bool:
+        return any(abs(mean) > MAX_MEAN_OVER_STD * std for mean, std in zip(self.mean, self.std, strict=True))
+
+    @property
+    def file_suffixes(self) -> tuple[str, ...]:
+        return FORMATS
+
+    def rows(self, data: Any, left_out: list[str] | None = None) -> Iterable[tuple[str, Any]]:
+        """The rows of a data file or folder, of an array [rows, steps] or [rows, steps, channels], or of a list.
+
+        Steps missing at the end of a row of an array mean that the row is shorter, as in files.
+        """
+        if isinstance(data, str | Path):
+            return ((f"{data}, {place}", row) for place, row in read_rows(data, left_out, len(self.mean)))
+        if isinstance(data, list | tuple) or getattr(data, "dtype", None) == np.dtype(object):
+            return super().rows(data)
+        if np.ndim(data) == 3 and data.shape[2] != len(self.mean) == data.shape[1]:
+            data = as_tensor(data).transpose(1, 2)  # [rows, channels, steps], as it cannot be anything else
+        return ((name, _without_missing_end(row)) for name, row in super().rows(data))
+
+    def read(self, raw: Any) -> StoredRow:
+        row = super().read(raw)
+        if row.values.dim() != 2:
+            raise ValueError(f"a row has shape [steps, {len(self.mean)}], not {list(row.values.shape)}")
+        self._check_channels(row.values.shape[1])
+        if row.values.isinf().any():
+            raise ValueError("it has an infinite value")
+        return row
+
+    def _check_channels(self, channels: int) -> None:
+        if channels != len(self.mean):
+            raise ValueError(f"the series have {channels} values a step, and the network reads {len(self.mean)}")
 
     @classmethod
-    def of(cls, rows: list[Tensor]) -> Standardise:
-        """From training rows [steps, channels]; a channel that never changes keeps its scale."""
-        values = torch.cat(rows).double().numpy()  # NumPy adds in the same order whatever the number of threads
-        there = np.maximum((~np.isnan(values)).sum(0), 1)
-        mean = np.nansum(values, 0) / there
-        deviation = np.sqrt(np.nansum(np.square(values - mean), 0) / there)
-        deviation = np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
-        return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
+    def of(cls, blocks: Iterable[Tensor]) -> Standardise:
+        """From the steps of the training rows [steps, channels], in blocks; a constant channel keeps its scale."""
+        zero: Any = np.zeros(())
+        count, mean, squares = zero, zero, zero  # of each channel: values there, their mean, squared distances from it
+        for block in blocks:
+            values = block.double().numpy()  # NumPy adds in the same order whatever the number of threads
+            there = (~np.isnan(values)).sum(0)
+            own_mean = np.nansum(values, 0) / np.maximum(there, 1)
+            total = np.maximum(count + there, 1)
+            shift = own_mean - mean
+            squares = squares + np.nansum(np.square(values - own_mean), 0) + shift**2 * (count * there / total)
+            mean, count = mean + shift * (there / total), count + there
+        std = np.sqrt(squares / np.maximum(count, 1))
+        std = np.where(std > 1e-12 * (1 + np.abs(mean)), std, 1.0)
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def _without_missing_end(raw: Any) -> Tensor:
+    row = as_tensor(raw)
+    if row.dim() == 0 or not row.is_floating_point() or row.numel() == 0:
+        return row
+    there = (~row.isnan().flatten(1).all(1) if row.dim() > 1 else ~row.isnan()).nonzero()
+    return row[: int(there[-1]) + 1] if len(there) else row

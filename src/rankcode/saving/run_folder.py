@@ -113,7 +113,7 @@ class RunFolder:
         where = next((name for name in ("data", "path") if name in config["task"]), None)
         if where is None:
             raise ValueError(f"the task of {self.path} has no data that could have moved")
-        config["task"][where] = str(Path(path).resolve())
+        config["task"][where] = os.path.abspath(path)
         write_whole(self.path / "config.json", json.dumps(config, indent=2).encode() + b"\n")
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:

@@ -1,170 +1,136 @@
-"""A user's own data: series in .npz, .ts, .tsv or .arff files, or sound files in a folder for each class.
+"""A user's own data: series in .npz, .ts, .tsv or .arff files, arrays, or sound files in a folder for each class.
 
-Classes are called what the user calls them. What is not set aside for validation and test by the data itself
-is set aside here, the same share of every class, by a seed.
+Classes have the user's names. Where the data has no validation or test split, a share of every class is set aside for
+it, chosen by a seed.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rankcode.data.feature_cache import is_cache
-from rankcode.data.series_files import Series, is_series, read_series, series_of
-from rankcode.data.sources import BadData, Packed, Rows, digest
-from rankcode.front_ends import Audio, Standardise
-from rankcode.tasks.sound import NOISE, Sound, folders, sound_files
+from rankcode.data.npz_files import Layout, series_of
+from rankcode.data.series_files import is_series, read_series
+from rankcode.data.sound_files import folders, sound_files
+from rankcode.data.sources import BadData, Packed
+from rankcode.front_ends import FrontEnd
+from rankcode.tasks.series_collection import SeriesCollection
+from rankcode.tasks.sound_collection import NOISE, SoundCollection
 from rankcode.tasks.splits import Splits
 
-SPLITS = ("training", "validation", "test")
-ARRAYS = "arrays"  # the path of data that came from no path
-FINE = 1e4  # a mean of so many deviations leaves a thousandth of one, in 32 bits
-OTHER = "unknown"  # the class that stands for every label a network was not taught
+ARRAYS = "arrays"  # the path of data that was given as arrays
+OTHER = "unknown"  # the class for every label that a network was not trained on
 
 
 class Collection(Protocol):
-    """Labelled rows, before they are split and numbered."""
+    """Labelled rows, before they are split and their labels numbered."""
 
     labels: Any  # of each row, the user's own
-    splits: Any  # train, validation or test; empty where the data does not say
-    left_out: list[str]  # what could not be used, and why
+    splits: Any  # of each row: train, validation or test; '' where the data does not say
+    left_out: list[str]  # rows and files that could not be used, each with the reason
+
+    @property
+    def reads(self) -> str: ...
 
     def fingerprint(self) -> str: ...
 
-    def front_end(self, index: np.ndarray) -> Any: ...
+    def front_end(self, index: np.ndarray) -> FrontEnd: ...
 
-    def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Any, augment: bool = False) -> Rows: ...
-
-
-class SeriesCollection:
-    """Rows of numbers, each of its own length."""
-
-    def __init__(self, found: dict[str, Series], left_out: list[str]):
-        self.left_out = left_out
-        self.values = [torch.from_numpy(row) for series in found.values() for row in series.values]
-        self.channels = self.values[0].shape[1]
-        self.labels = np.array([label for series in found.values() for label in series.labels])
-        given = found if len(found) > 1 else {"": next(iter(found.values()))}
-        self.splits = np.array([split for split, series in given.items() for _ in series.labels])
-
-    def fingerprint(self) -> str:
-        rows = _as_read(self.values, Standardise.of(self.values))
-        return digest([",".join(self.labels), ",".join(self.splits), *(row.numpy().tobytes() for row in rows)])
-
-    def front_end(self, index: np.ndarray) -> Standardise:
-        rows = [self.values[k] for k in index]
-        return Standardise.of(_as_read(rows, Standardise.of(rows)))
-
-    def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Standardise, augment: bool = False) -> Packed:
-        if augment:
-            raise ValueError("--augment is for sound, and this data is not")
-        chosen = _as_read([self.values[k] for k in index], front_end)
-        lengths = torch.tensor([len(row) for row in chosen], dtype=torch.int64)
-        return Packed(torch.cat(chosen), lengths.cumsum(0) - lengths, lengths, labels, front_end)
-
-
-def _as_read(rows: list[Tensor], scale: Standardise) -> list[Tensor]:
-    """In 32 bits, unless these would hold too little of what varies."""
-    fine = any(abs(mean) > FINE * deviation for mean, deviation in zip(scale.mean, scale.std, strict=True))
-    return rows if fine else [row.float() for row in rows]
-
-
-def read_collection(path: Path, context: int, skip_bad: bool, alone: bool = False) -> Collection:
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {path} (--data says where a run's data is now)")
-    if is_series(path):
-        left_out: list[str] = []
-        return SeriesCollection(read_series(path, left_out if skip_bad else None, alone), left_out)
-    if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
-        return Sound.read(path, context, skip_bad)
-    raise BadData(
-        f"{path} is no data that rankcode reads: .npz, .ts, .tsv and .arff files, a folder of one data set of "
-        f"these, or a folder that holds a folder of sound files for each class"
-    )
+    def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Any, augment: bool = False) -> Packed: ...
 
 
 @dataclass(frozen=True)
-class OwnData(Splits[Rows]):
+class OwnData(Splits[Packed]):
     """Data of your own."""
 
     path: str
     """A .npz, .ts, .tsv or .arff file, a folder of such, or a folder with a folder of sound files for each class."""
     validation_share: float = 0.2
-    """Share of the training rows of each class that validate, where the data does not say which."""
+    """Share of the training rows of each class that validate, where the data has no validation split."""
     test_share: float = 0.2
-    """Share of the rows of each class that test, where the data does not say which."""
+    """Share of the rows of each class that test, where the data has no test split."""
     split_seed: int = 0
-    """Which rows these are."""
+    """Seed by which these rows are chosen."""
     augment: bool = False
-    """Alter the training recordings, where the data is sound."""
+    """Augment the training recordings, where the data is sound."""
     context: int = 10
     """Frames on either side of a step's own, where the data is sound."""
     skip_bad: bool = False
-    """Leave out files and rows that cannot be used, and say which."""
-    fingerprint: str = ""
-    """What the data was when it was first read; found out then, and compared from there on."""
+    """Leave out files and rows that cannot be used, and list them in `left_out`."""
+    layout: Layout = "auto"
+    """Layout of an array X with three dimensions: steps-first is [rows, steps, channels], channels-first is [rows,
+    channels, steps]. auto takes the first, and asks where that is improbable."""
+    fingerprint: str = field(default="", compare=False)
+    """Fingerprint the data must have; '' stands for any, and is replaced by that of the data when it is read."""
 
     name: ClassVar[str] = "own-data"
 
     def __post_init__(self) -> None:
+        if not str(self.path):
+            raise ValueError("path must name a file or a folder, not ''")
         object.__setattr__(self, "path", str(self.path))
         for option in ("validation_share", "test_share"):
             if not 0 < getattr(self, option) < 1:
                 raise ValueError(f"{option} must be between 0 and 1, not {getattr(self, option)}")
+        if self.layout not in ("auto", "steps-first", "channels-first"):
+            raise ValueError(f"layout must be auto, steps-first or channels-first, not {self.layout!r}")
 
     @classmethod
     def of(cls, X, y, lengths=None, validation=None, test=None, **settings: Any) -> OwnData:  # noqa: N803
         """From arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths, and y of
-        numbers or strings. `validation` and `test` are (X, y[, lengths]) where they are not to be split off."""
+        numbers or strings. `validation` and `test` are (X, y[, lengths]); without them they are split off."""
         task, left_out = cls(ARRAYS, **settings), []
         given = {"train": (X, y, lengths), "validation": validation, "test": test}
-        try:
-            found = {
-                split: series_of(*arrays, split=split, skipped=left_out if task.skip_bad else None)
-                for split, arrays in given.items()
-                if arrays is not None
-            }
-        except BadData as error:
-            raise BadData(str(error).replace("--skip-bad", "skip_bad=True")) from None
-        task.__dict__["collection"] = SeriesCollection(found, left_out)  # instead of what a path would give
+        bad = left_out if task.skip_bad else None
+        found = {
+            split: series_of(*arrays, split=split, left_out=bad, layout=task.layout)
+            for split, arrays in given.items()
+            if arrays is not None
+        }
+        object.__setattr__(task, "collection", task._checked(SeriesCollection(found, left_out)))
         return task
 
     @cached_property
     def collection(self) -> Collection:
-        collection = read_collection(Path(self.path), self.context, self.skip_bad)
+        return self._checked(read_collection(Path(self.path), self.context, self.skip_bad, layout=self.layout))
+
+    def _checked(self, collection: Collection) -> Collection:
         found = collection.fingerprint()
         if self.fingerprint not in ("", found):
-            raise BadData(f"{self.path} is no longer what was trained on: evaluate it with --on, or train anew")
+            raise BadData(f"{self.path} is no longer what was trained on: evaluate it with rows_for, or train again")
         object.__setattr__(self, "fingerprint", found)
         return collection
 
     def summary(self) -> str:
-        """What was read, in a line."""
-        splits = (self.train, self.validation, self.test)
-        rows = ", ".join(f"{split.size:,} {name}" for split, name in zip(splits, SPLITS, strict=True))
-        lengths = torch.cat([self.front_end.steps(split.lengths) for split in splits])  # type: ignore[attr-defined]
-        low, high = int(lengths.min()), int(lengths.max())
+        """What was read, in one line."""
+        splits = {"training": self.train, "validation": self.validation, "test": self.test}
+        rows = ", ".join(f"{0 if split is None else split.size:,} {name}" for name, split in splits.items())
+        steps = torch.cat([self.front_end.num_steps(split.lengths) for split in splits.values() if split is not None])
+        low, high = int(steps.min()), int(steps.max())
         names = ", ".join(self.label_names[:12]) + ", …" * (self.num_classes > 12)
-        steps = f"{low}" if low == high else f"{low} to {high}"
+        length = f"{low}" if low == high else f"{low} to {high}"
         classes, values = f"{self.num_classes} classes ({names})", self.input_shape[0]
-        return f"{self.path}: {rows} rows; {classes}; {steps} steps of {values} values"
+        line = f"{self.path}: {rows} rows; {classes}; {length} steps of {values} values"
+        if self.validation is None:
+            line += "; no class has enough rows for a validation split, so training keeps the last weights"
+        return line
 
     @cached_property
     def left_out(self) -> list[str]:
-        """What could not be used, and why."""
+        """Rows and files that could not be used, each with the reason."""
         return [*self.collection.left_out, *self._unseen]
 
     @cached_property
     def label_names(self) -> tuple[str, ...]:
-        """The classes of the training data, in order: of number where all are numbers, else of name."""
+        """The classes of the training data: in numerical order if all are numbers, otherwise in order of name."""
         return in_order(set(self.collection.labels[self._index["train"]].tolist()))
 
     @property
@@ -176,13 +142,14 @@ class OwnData(Splits[Rows]):
         return self.front_end.output_shape
 
     @cached_property
-    def front_end(self) -> Audio | Standardise:
+    def front_end(self) -> FrontEnd:
         return self.collection.front_end(self._index["train"])
 
-    def _split(self, split: str, augment: bool = False) -> Rows:
+    def _split(self, split: str, augment: bool = False) -> Packed | None:  # type: ignore[override]
+        """A split; None for a validation or test split without rows."""
         index = self._index[split]
         if len(index) == 0:
-            raise BadData(f"{self.path} has no rows for the {split} split: its classes have too few")
+            return None
         number = {name: label for label, name in enumerate(self.label_names)}
         labels = [number[name] for name in self.collection.labels[index]]
         return self.collection.rows(index, labels, self.front_end, augment)
@@ -207,7 +174,7 @@ class OwnData(Splits[Rows]):
             if unseen and not self.skip_bad:
                 raise BadData(
                     f"{self.path}: the label {str(labels[unseen[0]])!r} of the {split} split is not in the training "
-                    f"data; --skip-bad goes on without its rows"
+                    f"data; skip_bad=True leaves its rows out"
                 )
             index[split] = np.setdiff1d(index[split], unseen)
         return index
@@ -223,35 +190,56 @@ class OwnData(Splits[Rows]):
         ]
 
 
-def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Rows:
-    """All rows of some data, as this network reads them and with its names for the classes.
+def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
+    """All rows of some data, for evaluating a network: with its front end and its numbers for the classes.
 
-    A label it was not taught counts as its class `unknown`, where it has one.
+    A label that the network was not trained on counts as its class `unknown`, if it has one.
     """
     names, front_end = network.label_names, network.front_end
-    if names is None or not isinstance(front_end, Audio | Standardise):
-        raise ValueError("the network does not know how raw data become its inputs: train it on data from files")
-    collection = read_collection(Path(path), front_end.context if isinstance(front_end, Audio) else 0, skip_bad, True)
-    if isinstance(front_end, Audio) != isinstance(collection, Sound):
-        heard, given = ("sound", "series") if isinstance(front_end, Audio) else ("series", "sound")
-        raise BadData(f"the network reads {heard}, and {path} holds {given}")
-    width = getattr(collection, "channels", len(front_end.mean))
-    if width != len(front_end.mean):
-        raise BadData(f"{path} has {width} values a step, and the network reads {len(front_end.mean)}")
+    if names is None or front_end is None:
+        raise ValueError("the network has no front end for raw data: train it on data from files")
+    collection = read_collection(Path(path), getattr(front_end, "context", 0), skip_bad, True, front_end=front_end)
+    if collection.reads != front_end.reads:
+        raise BadData(f"the network reads {front_end.reads}, and {path} holds {collection.reads}")
     number = {name: label for label, name in enumerate(names)}
     index = np.flatnonzero(collection.splits != NOISE)
     labels = [number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()]
-    kept, untaught = [], []
+    kept, unknown = [], []
     for row, label in zip(index, labels, strict=True):
-        (kept if label >= 0 else untaught).append((row, label))
-    wrong = [f"{path}: the network was not taught the label {str(collection.labels[row])!r}" for row, _ in untaught]
+        (kept if label >= 0 else unknown).append((row, label))
+    wrong = [f"{path}: the network was not taught the label {str(collection.labels[row])!r}" for row, _ in unknown]
     if wrong and not skip_bad:
-        raise BadData(f"{wrong[0]}; --skip-bad goes on without it")
+        raise BadData(f"{wrong[0]}; skip_bad=True leaves its rows out")
     if not kept:
         raise BadData(f"{path} has no row with a label that the network was taught")
     rows = collection.rows(np.array([row for row, _ in kept]), [label for _, label in kept], front_end)
     rows.left_out = [*collection.left_out, *wrong]
     return rows
+
+
+def read_collection(
+    path: Path,
+    context: int,
+    skip_bad: bool,
+    alone: bool = False,
+    layout: Layout = "auto",
+    front_end: FrontEnd | None = None,
+) -> Collection:
+    """The labelled rows at a path. `alone`: a file without the other splits beside it. `front_end`: of the network that
+    reads them, which says how many channels there are and which frames of sound it needs."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path} (data=… says where the data of a run is now)")
+    if is_series(path):
+        left_out: list[str] = []
+        channels = None if front_end is None else front_end.output_shape[0]
+        found = read_series(path, left_out if skip_bad else None, alone, layout, channels)
+        return SeriesCollection(found, left_out, front_end)
+    if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
+        return SoundCollection.read(path, context, skip_bad, log_mel=getattr(front_end, "log_mel", None))
+    raise BadData(
+        f"{path} is no data that rankcode reads: .npz, .ts, .tsv and .arff files, a folder of one data set of "
+        f"these, or a folder that holds a folder of sound files for each class"
+    )
 
 
 def set_aside(index: np.ndarray, labels: np.ndarray, share: float, seed: tuple[int, str]) -> tuple[Any, Any]:
@@ -267,6 +255,7 @@ def set_aside(index: np.ndarray, labels: np.ndarray, share: float, seed: tuple[i
 
 
 def in_order(names: set[str]) -> tuple[str, ...]:
+    """In numerical order if all are numbers, otherwise in order of name."""
     try:
         return tuple(sorted(names, key=lambda name: (float(name), name)))
     except ValueError:

@@ -16,9 +16,10 @@ import numpy as np
 
 from rankcode.data.downloads import data_folder
 from rankcode.data.feature_cache import Recording, is_cache
+from rankcode.data.sound_files import folders
 from rankcode.data.sources import BadData
 from rankcode.front_ends.audio import Audio, LogMel
-from rankcode.tasks.sound import NOISE, Sound, SoundRows, folders, listed_splits
+from rankcode.tasks.sound_collection import NOISE, SoundCollection, SoundRows, listed_splits
 from rankcode.tasks.splits import Splits
 
 KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -54,10 +55,10 @@ class SpeechCommands(Splits[SoundRows]):
         return data_folder() / "speech-commands" if self.data is None else Path(self.data)
 
     @cached_property
-    def sound(self) -> Sound:
+    def sound(self) -> SoundCollection:
         """All recordings, the background noise included."""
         published = None if is_cache(self.folder) else list(recordings(self.folder))
-        return Sound.read(self.folder, self.context, self.skip_bad, published)
+        return SoundCollection.read(self.folder, self.context, self.skip_bad, published)
 
     @property
     def left_out(self) -> list[str]:
@@ -88,7 +89,7 @@ def recordings(folder: Path) -> Iterator[Recording]:
     if not {word.name for word in words} & set(KEYWORDS):
         raise FileNotFoundError(
             f"{folder} does not hold Speech Commands, folders of WAV files by word: get it with "
-            f"rankcode data speech-commands --to {folder}, or name its folder with --data"
+            f'rc.data.download("speech-commands", "{folder}"), or name its folder with data=…'
         )
     for word in words:
         for path in sorted(word.glob("*.wav")):

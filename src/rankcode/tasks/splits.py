@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -11,8 +11,8 @@ from rankcode.data.sources import Rows
 R = TypeVar("R", bound=Rows)
 
 
-class Splits(Generic[R]):
-    """Each is read when it is first asked for; a task says how. Only training rows are altered."""
+class Splits(ABC, Generic[R]):
+    """Splits that are read when they are first used. Only training rows are augmented."""
 
     augment: bool
 

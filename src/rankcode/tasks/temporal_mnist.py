@@ -8,16 +8,18 @@ import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rankcode.data.downloads import data_folder
+from rankcode.data.regular_files import open_regular
 from rankcode.data.sources import Arrays, BadData
 from rankcode.front_ends.latency_code import LatencyCode
 from rankcode.tasks.digit_augmentation import DigitAugmentation
 
 HELD_OUT = 5_000  # training digits for validation; the paper has none
+BLOCK = 1 << 20  # bytes unpacked at once
 
 
 @dataclass(frozen=True)
@@ -64,36 +66,46 @@ class TemporalMNIST:
 
     def _split(self, part: str, rows: slice, augment: DigitAugmentation | None = None) -> Arrays:
         folder = data_folder() / "mnist" if self.data is None else Path(self.data)
-        images = read_idx(_find(folder, f"{part}-images-idx3-ubyte"), dimensions=3)
+        images = read_idx(_find(folder, f"{part}-images-idx3-ubyte"), (28, 28))
         file = _find(folder, f"{part}-labels-idx1-ubyte")
-        labels = read_idx(file, dimensions=1)
+        labels = read_idx(file)
         if len(images) != len(labels):
             raise BadData(f"{file} has {len(labels):,} labels for {len(images):,} images")
-        if images.shape[1:] != (28, 28) or len(images) <= HELD_OUT:
+        if len(images) <= HELD_OUT:
             raise BadData(f"{folder} does not hold MNIST: its images are {list(images.shape)}")
         if labels.max() > 9:
             raise BadData(f"{file} has a label {labels.max()}: a digit is 0…9")
         return Arrays(images[rows], labels[rows], encode=self.front_end, augment=augment)
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """An idx file of bytes, gzipped or not."""
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, OSError, zlib.error):
-            raise BadData(f"{path} is cut short or damaged: it does not unpack") from None
-    head = 4 + 4 * dimensions
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < head:
-        raise BadData(
-            f"{path} is not an idx file of bytes with {dimensions} dimensions: it begins {content[:4].hex()!r}"
-        )
-    shape = [int.from_bytes(content[k : k + 4], "big") for k in range(4, head, 4)]
-    if len(content) - head != math.prod(shape):
-        what = "cut short" if len(content) - head < math.prod(shape) else "too long"
-        raise BadData(f"{path} is {what}: {math.prod(shape):,} bytes announced, {len(content) - head:,} there")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape).copy()
+def read_idx(path: Path, shape: tuple[int, ...] = ()) -> np.ndarray:
+    """An idx file of bytes [items, *shape], gzipped or not. No more is unpacked than the header announces."""
+    try:
+        with open_regular(path) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            return _unpacked(gzip.open(file) if packed else file, path, shape)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise BadData(f"{path} is cut short or damaged: it does not unpack") from None
+
+
+def _unpacked(file: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    dimensions = 1 + len(shape)
+    head = file.read(4 + 4 * dimensions)
+    if head[:4] != bytes([0, 0, 8, dimensions]) or len(head) < 4 + 4 * dimensions:
+        raise BadData(f"{path} is not an idx file of bytes with {dimensions} dimensions: it begins {head[:4].hex()!r}")
+    items, *found = np.frombuffer(head, ">u4", offset=4).tolist()
+    if tuple(found) != shape:
+        raise BadData(f"{path} does not hold MNIST: its images are {[items, *found]}")
+    announced = items * math.prod(shape)
+    content = bytearray()
+    while len(content) <= announced and (block := file.read(min(BLOCK, announced + 1 - len(content)))):
+        content += block
+    if len(content) != announced:
+        what = "cut short" if len(content) < announced else "too long"
+        there = f"{len(content):,}" if len(content) < announced else "more"
+        raise BadData(f"{path} is {what}: {announced:,} bytes announced, {there} there")
+    return np.frombuffer(content, np.uint8).reshape(items, *shape)
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -102,6 +114,6 @@ def _find(folder: Path, name: str) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"there is no {name} or {name}.gz in {folder}: get it with rankcode data mnist --to {folder}, "
-        f"or name another place with --data"
+        f'there is no {name} or {name}.gz in {folder}: get it with rc.data.download("mnist", "{folder}"), '
+        f"or name its folder with data=…"
     )

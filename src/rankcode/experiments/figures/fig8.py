@@ -16,7 +16,7 @@ from rankcode.inference import decide, trace
 from rankcode.network import Network
 from rankcode.plots.style import BLUE, GREY, RED, plain
 from rankcode.rules import Threshold
-from rankcode.tasks.sound import SoundRows
+from rankcode.tasks.sound_collection import SoundRows
 
 TITLE = "Fig. 8: hidden states"
 WORD = "on"

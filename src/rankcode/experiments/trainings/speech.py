@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +21,7 @@ from rankcode.front_ends.audio import Audio, LogMel
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.tasks import SpeechCommands
-from rankcode.tasks.sound import Sound, SoundRows
+from rankcode.tasks.sound_collection import SoundCollection, SoundRows
 from rankcode.tasks.splits import Splits
 from rankcode.training.config import Training
 from rankcode.training.standard_network import standard_network
@@ -60,7 +60,7 @@ class Sweeps(Splits[SoundRows]):
     input_shape: ClassVar[tuple[int, ...]] = ((2 * CONTEXT + 1) * LogMel().n_mels,)
 
     @cached_property
-    def sound(self) -> Sound:
+    def sound(self) -> SoundCollection:
         generator, log_mel, rate = torch.Generator().manual_seed(0), LogMel(sample_rate=8_000), 8_000
         labels = torch.arange(2 * self.rows) % self.num_classes
         direction = torch.tensor([1.0, -1.0, 0.0])[labels][:, None]
@@ -77,8 +77,8 @@ class Sweeps(Splits[SoundRows]):
         splits = np.repeat(["train", "validation", "test"], [self.rows, self.rows // 2, self.rows - self.rows // 2])
         words = np.array(self.label_names)[labels.numpy()]
         names = np.array([f"{word}/{number}.wav" for number, word in enumerate(words)])
-        offsets = lengths.cumsum(0) - lengths
-        return Sound(Frames(torch.cat(frames), offsets, lengths, samples, names, words, splits, log_mel, CONTEXT, ()))
+        settings = {"log_mel": asdict(log_mel), "context": CONTEXT}
+        return SoundCollection(Frames(torch.cat(frames), lengths, samples, names, words, splits, settings))
 
     @cached_property
     def front_end(self) -> Audio:

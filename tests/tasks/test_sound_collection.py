@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import rankcode as rc
-from rankcode.data.sound_files import read_audio
+from rankcode.data.sound_files import sound_files
 from rankcode.front_ends.audio import LOWEST, UNIT, LogMel
 from rankcode.tasks import OwnData
-from rankcode.tasks.sound import NOISE, Sound, by_class, sound_files
+from rankcode.tasks.sound_collection import NOISE, SoundCollection, recordings_by_class
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def write(path, samples=4000, seed=0):
 
 
 def found(folder):
-    return [tuple(recording) for recording in by_class(folder)]
+    return [tuple(recording) for recording in recordings_by_class(folder)]
 
 
 # Which recordings there are
@@ -153,7 +153,7 @@ def sound(folder):
     for number, samples in enumerate((1000, 4000, 8000, 16_000)):
         write(folder / ("cat", "dog")[number % 2] / f"{number}.wav", samples, number)
     write(folder / NOISE / "hum.wav", 20_000, 9)
-    return Sound.read(folder, 10)  # in order: noise, cat/0, cat/2, dog/1, dog/3
+    return SoundCollection.read(folder, 10)  # in order: noise, cat/0, cat/2, dog/1, dog/3
 
 
 def test_rows_are_the_recordings_that_were_chosen(sound, folder):
@@ -164,7 +164,7 @@ def test_rows_are_the_recordings_that_were_chosen(sound, folder):
     (batch,) = rows.scan(10, "cpu")
     assert batch.labels.tolist() == [1, 0, 1] and batch.lengths.tolist() == [81, 1, 6]
     for row, name in enumerate(rows.names):
-        stored = front_end.frames(torch.from_numpy(read_audio(folder / name)))
+        stored = front_end.read(folder / name).values
         assert batch.inputs[row, : batch.lengths[row]].equal(front_end(stored[None])[0][0])
 
 
@@ -187,28 +187,28 @@ def test_rows_know_what_was_heard_of_each(sound):
 
 def test_a_folder_and_its_cache_are_the_same(sound, tmp_path):
     (cache,) = (tmp_path / "data" / "features").iterdir()
-    again = Sound.read(cache, 10)
+    again = SoundCollection.read(cache, 10)
     assert again.frames.values.equal(sound.frames.values)
     assert np.array_equal(again.labels, sound.labels) and np.array_equal(again.splits, sound.splits)
     with pytest.raises(ValueError, match="context of 10 frames, not 4") as error:
-        Sound.read(cache, 4)
+        SoundCollection.read(cache, 4)
     assert "\n" not in str(error.value)
 
 
 def test_noise_for_augmentation_is_the_background_noise(sound, folder):
     front_end = sound.front_end(np.array([1]))
     augmentation = sound.augmentation(front_end)
-    hum = LogMel().frames(torch.from_numpy(read_audio(folder / NOISE / "hum.wav")))
+    hum = LogMel().read(folder / NOISE / "hum.wav").values
     assert augmentation.noise.equal(hum) and augmentation.mean == front_end.mean
     assert sound.rows(np.array([1]), [0], front_end).augment is None
     (folder / NOISE / "hum.wav").unlink()
-    assert Sound.read(folder, 10).augmentation(front_end).noise is None
+    assert SoundCollection.read(folder, 10).augmentation(front_end).noise is None
 
 
 def test_a_bad_file_is_named_or_left_out(sound, folder):
     (folder / "cat" / "5.wav").write_text("no sound")
     with pytest.raises(rc.BadData, match=r"5\.wav is not sound"):
-        Sound.read(folder, 10)
-    without = Sound.read(folder, 10, skip_bad=True)
+        SoundCollection.read(folder, 10)
+    without = SoundCollection.read(folder, 10, skip_bad=True)
     assert without.labels.tolist() == [NOISE, "cat", "cat", "dog", "dog"]
     assert len(without.left_out) == 1 and "5.wav" in without.left_out[0]
