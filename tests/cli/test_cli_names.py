@@ -30,3 +30,18 @@ def test_beta_is_a_number_or_a_schedule(text, beta):
 def test_what_is_no_beta(text):
     with pytest.raises(ValueError, match="beta must be a number"):
         names.read_beta(text)
+
+
+def test_the_name_of_data(tmp_path):
+    Path("folder.of.data").mkdir()
+    for task, name in {
+        "spotting": "spotting",
+        "sets/ECG200_TRAIN.ts": "ECG200",
+        "sets/ECG200_TEST.ts": "ECG200",
+        "a.b.npz": "a.b",
+        "folder.of.data": "folder.of.data",
+        "folder.of.data/": "folder.of.data",
+        ".": "here",
+        "folder.of.data/..": "here",
+    }.items():
+        assert names.data_name(task) == name

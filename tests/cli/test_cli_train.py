@@ -168,3 +168,28 @@ def test_a_network_that_never_fires_is_said_to(trained, tmp_path, monkeypatch, c
     assert "it never fired on validation data" in capsys.readouterr().out
     main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
     assert "never fired" not in capsys.readouterr().out
+
+
+def test_the_split_can_be_chosen(tmp_path, capsys):
+    path = two_levels(tmp_path / "levels.npz")
+    few = [*QUICK, "--examples", "32", "--folder"]
+    main(["train", path, *few, "one", "--validation-share", "0.5", "--test-share", "0.1", "--split-seed", "3"])
+    assert "26 training, 28 validation, 6 test rows" in capsys.readouterr().err
+    written = RunFolder("one").config()["task"]
+    assert [written[name] for name in ("validation_share", "test_share", "split_seed")] == [0.5, 0.1, 3]
+    says(["train", path, *few, "two", "--validation-share", "1.5"], "--validation-share must be between", status=2)
+
+
+def test_a_run_is_named_after_the_data_set(tmp_path):
+    for split, rows in (("TRAIN", 20), ("TEST", 10)):
+        lines = [f"{k % 2}\t{k}\t{4 * (k % 2)}\t{k % 2}" for k in range(rows)]
+        (tmp_path / f"Heart.beats_{split}.tsv").write_text("\n".join(lines))
+    main(["train", str(tmp_path / "Heart.beats_TRAIN.tsv"), *QUICK, "--examples", "32"])
+    assert [path.name for path in Path("runs").iterdir()] == ["Heart.beats-at-spike"]
+
+
+def test_data_may_be_a_link(tmp_path):
+    Path(two_levels(tmp_path / "levels.npz")).rename(tmp_path / "blob-3f2a")
+    Path("link.npz").symlink_to(tmp_path / "blob-3f2a")
+    main(["train", "link.npz", *QUICK, "--examples", "32"])
+    assert RunFolder("runs/link-at-spike").config()["task"]["path"] == str(Path("link.npz").absolute())

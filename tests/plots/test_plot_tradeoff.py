@@ -1,14 +1,63 @@
 """Accuracy against steps read, drawn."""
 
+import numpy as np
+import pytest
+
 import rankcode as rc
 
+plots = pytest.importorskip("rankcode.plots")
 
-def test_the_picture_of_a_trade_off_says_what_it_leaves_out():
-    from rankcode.plots import plot_tradeoff
 
+def curve(thresholds, accuracy, steps):
+    flat = (1.0,) * len(steps)
+    return rc.Curve(thresholds, accuracy, steps, tuple(each / 40 for each in steps), flat, None, 0.3, 0.5)
+
+
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
+RISING = curve(THRESHOLDS, (0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 0.955, 0.96), (1.0, 3.0, 5.0, 8.0, 13.0, 16.0, 22.0, 30.0))
+
+
+def labels(figure):
+    return [text for text in figure.axes[0].texts if text.get_text()]
+
+
+def on_screen(figure):
+    lines = figure.axes[0].get_lines()
+    return np.concatenate([figure.axes[0].transData.transform(line.get_xydata()) for line in lines])
+
+
+@pytest.mark.parametrize("curves", [1, 2, 5])
+def test_theta_is_written_beside_dots_and_covers_nothing(curves):
+    similar = {
+        f"run {k}": curve(THRESHOLDS, tuple(a - 0.002 * k for a in RISING.accuracy), RISING.mean_steps)
+        for k in range(curves)
+    }
+    figure = plots.plot_tradeoff(similar, {"limit": (np.array([0.9, 0.97]), np.array([9.0, 30.0]))})
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in labels(figure)]
+    assert {text.get_text() for text in labels(figure)} >= {"θ=0.95", "θ=0.99", "θ=0.9"}
+    assert [box for box in boxes if box.count_contains(on_screen(figure))] == []
+    assert [1 for k, box in enumerate(boxes) for other in boxes[:k] if box.overlaps(other)] == []
+
+
+def test_thresholds_of_the_users_own_are_written_too():
+    figure = plots.plot_tradeoff({"membranes": curve((2.0, 4.0), (0.8, 0.9), (3.0, 9.0))})
+    assert [text.get_text() for text in labels(figure)] == ["θ=2", "θ=4"]
+
+
+def test_the_legend_covers_no_point_and_has_every_name():
+    figure = plots.plot_tradeoff({"_hidden": RISING, "$cost$ \\frac{": RISING}, title="ECG $200$")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["_hidden", "$cost$ \\frac{"]
+    assert legend.get_window_extent().count_contains(on_screen(figure)) == 0
+    assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent())
+    assert figure.axes[0].get_title(loc="left") == "ECG $200$"
+
+
+def test_the_picture_says_what_it_leaves_out():
     def said(accuracy):
-        few = (0.5, 0.9, 0.99)
-        curve = rc.Curve(few, accuracy, (1.0, 4.0, 6.0), (0.1, 0.4, 0.6), (1.0,) * 3, None, 0.3, 0.5)
-        return plot_tradeoff({"run": curve}).axes[0].get_title(loc="left")
+        figure = plots.plot_tradeoff({"run": curve((0.5, 0.9, 0.99), accuracy, (1.0, 4.0, 6.0))})
+        return figure.axes[0].get_title(loc="right")
 
-    assert said((0.3, 0.8, 0.9)) == "further down: 1 with θ < 0.8" and said((0.8, 0.8, 0.9)) == ""
+    assert said((0.3, 0.8, 0.9)) == "below the picture: 1 with θ < 0.8" and said((0.8, 0.8, 0.9)) == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankcode.cli.messages import UsageError, say
+from rankcode.cli.names import data_name
 from rankcode.cli.options import Device, Model, MovedData, TestRows
 from rankcode.cli.output_files import OutputFiles
 from rankcode.metrics import THRESHOLDS, Curve, tradeoff
@@ -64,7 +65,8 @@ class Tradeoff:
         }
         short = {path: Path(path).name for path in curves}
         named = curves if len(set(short.values())) < len(short) else {short[path]: curves[path] for path in curves}
-        files.write(content, plot_tradeoff(named, limits))
+        title = f"{data_name(getattr(first, 'path', first.name))}, {self.split} data"
+        files.write(content, plot_tradeoff(named, limits, title))
         for path, curve in curves.items():
             say(f"{path}: area under the curve {curve.area:.4f}", *_table(curve))
         say(f"wrote {files.png} and {files.json}")

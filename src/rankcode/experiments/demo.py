@@ -1,6 +1,6 @@
-"""The first minutes: two networks learn the 2-sequence problem, one with rank coding, one conventionally.
+"""The demo: two networks learn the 2-sequence problem, one with rank coding, one conventionally.
 
-Prints how they compare and writes a page that shows when each of them answers.
+It prints a comparison and writes a page that shows when each of them answers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def compare(folder: Path, examples: int, hidden_size: int, test_rows: int, seed:
         ),
         "spike_times": plots.plot_spike_times(histories),
         "tradeoff": plots.plot_tradeoff(
-            {name: tradeoff(network, task) for name, network in networks.items()}, task.limit_curves()
+            {name: tradeoff(network, task) for name, network in networks.items()}, task.limit_curves(), "Test sequences"
         ),
     }
     numbers = {"examples_count": f"{examples:,}", "units": hidden_size, "steps": task.steps}
@@ -117,7 +117,7 @@ def _at_first_spike(record: dict[str, Any]) -> str:
 def _compare(
     task: TwoSequence, networks: dict[str, Network], histories: dict[str, list[dict[str, Any]]]
 ) -> list[dict[str, str]]:
-    """The comparison, a row for each way of answering."""
+    """The comparison: one row of a table for each way of answering."""
     coded, conventional = networks["rank-coded"], networks["conventional"]
     early = evaluate(coded, task, Threshold(THRESHOLD))
     same = max(1, round(early.mean_steps))
@@ -133,14 +133,14 @@ def _compare(
             "answers": way,
             "accuracy": f"{100 * report.accuracy:.2f} %",
             "mean steps read": f"{report.mean_steps:.1f} of {task.steps}",
-            "training computed": f"{100 * share_read(histories[name], task.steps):.0f} % of all steps",
+            "training computed": f"{100 * share_read(histories[name], task.steps):.0f} %",
         }
         for name, way, report in ways
     ]
 
 
 def _telling_examples(network: Network, inputs: torch.Tensor) -> list[int]:
-    """Rows that are answered early, later and last, so that the picture shows all kinds."""
+    """Four rows, from one that is answered early to one that is answered last."""
     order = decide(network, inputs, rule=Threshold(THRESHOLD)).steps.argsort(stable=True)
     return order[torch.linspace(0, len(order) - 1, 4).long()].tolist()
 
@@ -159,9 +159,14 @@ def _page(rows: list[dict[str, str]], figures: dict[str, Figure], numbers: dict[
     """One HTML page that needs no other file."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in rows[0])
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    pictures = {name: _svg(figure) for name, figure in figures.items()}
+    table = _wide(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    pictures = {name: _wide(_svg(figure)) for name, figure in figures.items()}
     return Template(PAGE).substitute(pictures, table=table, **numbers)
+
+
+def _wide(content: str) -> str:
+    """A part of the page that scrolls sideways where the screen is narrow."""
+    return f'<div class="wide">{content}</div>'
 
 
 def _svg(figure: Figure) -> str:
@@ -178,12 +183,16 @@ PAGE = """<!doctype html>
 <title>rankcode demo</title>
 <style>
   body { font: 16px/1.55 system-ui, sans-serif; color: #22262d; max-width: 62rem; margin: 2.5rem auto; }
-  body { padding: 0 1.2rem; }
+  body { padding: 0 1.2rem; overflow-wrap: break-word; } .wide { overflow-x: auto; }
   h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.4rem; }
   p { max-width: 46rem; } svg { max-width: 100%; height: auto; }
   table { border-collapse: collapse; margin: 1.2rem 0; } th, td { padding: .45rem .9rem; text-align: left; }
   th { border-bottom: 2px solid #22262d; font-weight: 600; } td { border-bottom: 1px solid #dcdfe4; }
   tbody tr:first-child td { background: #eaf2fd; font-weight: 600; }
+  @media (max-width: 40rem) {
+    body { padding: 0 .7rem; margin: 1rem auto; } th, td { padding: .35rem .25rem; font-size: .75rem; }
+    .wide svg { min-width: 34rem; }
+  }
 </style>
 </head>
 <body>
@@ -194,22 +203,22 @@ trained on the same $examples_count sequences: one with <b>rank coding</b>, wher
 ends the sequence and is the only place the gradient starts from, the other <b>conventionally</b>, from the
 last step.</p>
 $table
-<p>Steps read count the inputs consumed when the network answered; a sequence on which it never fires counts as its
-full length. After its answer rank coding computes nothing, in training as in use: the last column is what it computed
-of the steps there were.</p>
+<p>Steps read are the inputs consumed when the network answered; a sequence on which it never fires counts as its
+full length. After its answer rank coding computes nothing, in training as in use: the last column is the share of all
+steps that training computed.</p>
 <h2>When each network fires</h2>
-<p>Four test sequences, from one that is answered early to one that is answered last, and the belief in the positive
-class. A dot is the first spike; what comes after it is drawn faintly and is not computed in use.</p>
+<p>Four test sequences, from one that is answered early to one that is answered last, and below each the activation of
+the positive class. A dot is the first spike; what comes after it is drawn faintly and is not computed in use.</p>
 $examples
 <h2>Getting faster while learning</h2>
 <p>First-spike times on validation data through training: the darker, the more sequences are answered after that many
-steps. The line is the mean. The conventional network is read with the same threshold, though it never trained for it:
-compare how far down each of them comes.</p>
+steps. The line is the mean. The conventional network is read with the same threshold, although it was not trained
+with one.</p>
 $spike_times
 <h2>Speed against accuracy</h2>
-<p>Each dot is a threshold on the trained network. Black: what an ideal observer reaches that knows how the sequences
-are made, with a constant threshold on the exact posterior, and with the best possible moment to stop. Larger networks
-that train longer come closer to it than these.</p>
+<p>Each dot is a threshold on the trained network. Black: the theoretical limit for an observer that knows how the
+sequences are made, with a constant threshold on the exact posterior and with optimal stopping. Larger networks that
+train longer come closer to it.</p>
 $tradeoff
 </body>
 </html>

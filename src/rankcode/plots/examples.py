@@ -1,4 +1,4 @@
-"""Example sequences, and when each network answers to them."""
+"""Example sequences, and when each network answers them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rankcode.plots.style import COLOURS, DARK, GREY, plain
 
 
 def plot_examples(inputs: torch.Tensor, labels: Sequence[str], traces: Mapping[str, Trace], threshold: float) -> Figure:
-    """Example inputs with one value a step, and beneath each the activation of the last class for every
-    network: drawn up to its first spike, and faint after it."""
+    """Example inputs of one value per step, and below each the activation of the last class in every network: a
+    strong line up to its first spike, a faint one after it."""
     figure = Figure(figsize=(2.7 * len(inputs), 4.4), layout="constrained")
     upper, lower = figure.subplots(2, len(inputs), sharex=True, sharey="row", squeeze=False)
     steps = torch.arange(1, inputs.shape[1] + 1)

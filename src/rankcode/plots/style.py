@@ -4,10 +4,10 @@ from __future__ import annotations
 
 BLUE, RED, GREEN, GREY = "#1f6fd6", "#d1495b", "#2a9d5c", "#8a8f98"
 COLOURS = (BLUE, RED, "#e0912f", GREEN, "#7b5cc4", "#16a3a3")
-DARK = "#30343b"  # limits, and everything that is not a training
+DARK = "#30343b"  # theoretical limits and inputs
 
 
 def plain(axes) -> None:
-    """Without a box, and with a faint grid."""
+    """Remove the box and add a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)

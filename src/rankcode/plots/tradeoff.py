@@ -1,43 +1,94 @@
-"""Accuracy against steps read."""
+"""Accuracy against steps read, a curve for each network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rankcode.metrics import Curve
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
 
+LOWEST_SHOWN = 0.8  # the picture begins at the lowest accuracy of a threshold of at least this
+# Thresholds that get a label, the most useful first; all of them where none of these is on the curve.
+LABELLED = (0.95, 0.99, 0.9, 0.8, 0.999, 0.7, 0.6, 0.5)
+NEAR = ((0, 8), (0, -8), (10, 7), (-10, 7), (10, -7), (-10, -7), (17, 0), (-17, 0))  # of a label from its dot, points
+FAR = tuple((x, y) for y in (-18, 18, -32, 32, -46) for x in (26, -26, 40, -40))  # a thin line joins label and dot
 
-def plot_tradeoff(curves: Mapping[str, Curve], limits: Mapping[str, tuple[Any, Any]] | None = None) -> Figure:
-    """Accuracy against mean steps, a curve for each network, and the theoretical limits: name -> (accuracy,
-    steps). The picture begins at the lowest accuracy that a network has with θ ≥ 0.8."""
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+
+def plot_tradeoff(
+    curves: Mapping[str, Curve],
+    limits: Mapping[str, tuple[Any, Any]] | None = None,
+    title: str = "Accuracy against steps read",
+) -> Figure:
+    """Accuracy against mean steps for each network, θ beside some of the dots, and theoretical limits: name ->
+    (accuracy, steps). The picture begins at the lowest accuracy that a network has with θ ≥ 0.8."""
+    limits = limits or {}
+    figure = Figure(figsize=(7.5, 5.2), layout="constrained")
     axes = figure.subplots()
-    for (name, (accuracy, steps)), style in zip((limits or {}).items(), ("-", "--", ":"), strict=False):
-        axes.plot(steps, 100 * torch.as_tensor(accuracy), style, color=DARK, lw=1.2, marker=_dot(steps), label=name)
+    for (name, (accuracy, steps)), style in zip(limits.items(), ("-", "--", ":"), strict=False):
+        marker = "*" if len(steps) == 1 else ""  # a limit that is one point has no line
+        axes.plot(steps, 100 * torch.as_tensor(accuracy), style, color=DARK, lw=1.2, marker=marker, label=name)
     for (name, curve), colour in zip(curves.items(), COLOURS * 9, strict=False):
         accuracy = [100 * value for value in curve.accuracy]
         axes.plot(curve.mean_steps, accuracy, "o-", color=colour, ms=4, lw=1.4, label=name)
-    telling = [
-        a for curve in curves.values() for t, a in zip(curve.thresholds, curve.accuracy, strict=True) if t >= 0.8
-    ]
-    lowest, highest = 100 * min(telling, default=0.0), 100 * max(max(curve.accuracy) for curve in curves.values())
-    highest = max([highest, *(100 * float(max(accuracy)) for accuracy, _ in (limits or {}).values())])
-    lowest = min(lowest, highest - 5)  # a few hundredths of a point are not to fill the picture
+    points = [(t, 100 * a) for curve in curves.values() for t, a in zip(curve.thresholds, curve.accuracy, strict=True)]
+    lowest = min((accuracy for threshold, accuracy in points if threshold >= LOWEST_SHOWN), default=0.0)
+    best_limits = [100 * float(max(accuracy)) for accuracy, _ in limits.values()]
+    highest = max([accuracy for _, accuracy in points] + best_limits)
+    lowest = min(lowest, highest - 5)  # a few hundredths of a point must not fill the picture
     margin = 0.05 * (highest - lowest) + 0.1
+    drawn = np.concatenate([line.get_xydata() for line in axes.get_lines()])
+    seen = drawn[drawn[:, 1] >= lowest - margin, 0]
+    wide = 0.04 * (seen.max() - seen.min()) + 0.5
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
-    below = sum(100 * a < lowest - margin for curve in curves.values() for a in curve.accuracy)
+    axes.set_xlim(seen.min() - wide, seen.max() + wide)
+    axes.set_title(title, loc="left", parse_math=False)
+    below = sum(accuracy < lowest - margin for _, accuracy in points)
     if below:
-        axes.set_title(f"further down: {below} with θ < 0.8", loc="left", fontsize=8, color=GREY)
-    axes.legend(frameon=False, loc="lower right")
+        axes.set_title(f"below the picture: {below} with θ < {LOWEST_SHOWN}", loc="right", fontsize=8, color=GREY)
+    handles = axes.get_lines()
+    names = [str(name) for name in (*limits, *curves)]
+    legend = figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=2)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a $ in the name of a folder is only a $
     plain(axes)
+    _label_thresholds(figure, axes, list(curves.values()))
     return figure
 
 
-def _dot(steps: Sequence[float]) -> str:
-    """A limit that is one point is drawn as a star, since it has no line."""
-    return "*" if len(steps) == 1 else ""
+def _label_thresholds(figure: Figure, axes: Axes, curves: list[Curve]) -> None:
+    """Write θ beside dots, where the label covers no dot, no line and no other label."""
+    figure.draw_without_rendering()  # decides where everything is
+    lines = [axes.transData.transform(np.asarray(line.get_xydata())) for line in axes.get_lines()]
+    covered = np.concatenate(lines + [_between(line) for line in lines])
+    frame, placed = axes.get_window_extent(), []
+    for curve, colour, dots in zip(curves, COLOURS * 9, lines[-len(curves) :], strict=False):
+        points = {t: place for place, t in enumerate(curve.thresholds) if frame.contains(*dots[place])}
+        for threshold in [t for t in LABELLED if t in points] or points:
+            at = curve.mean_steps[points[threshold]], 100 * curve.accuracy[points[threshold]]
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
+            label = axes.annotate(f"θ={threshold:g}", at, (0, 0), textcoords="offset points", **style)
+            box = label.get_window_extent().padded(1.5)
+            for offset in NEAR + FAR:
+                moved = box.translated(*(np.array(offset) * figure.dpi / 72))
+                inside = frame.contains(*moved.min) and frame.contains(*moved.max)
+                if inside and not moved.count_contains(covered) and not any(moved.overlaps(each) for each in placed):
+                    placed.append(moved)
+                    label.set_position(offset)
+                    if offset in FAR:
+                        joint = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 12, "shrinkB": 2}
+                        axes.annotate("", at, offset, textcoords="offset points", arrowprops=joint)
+                    break
+            else:
+                label.remove()
+
+
+def _between(points: np.ndarray) -> np.ndarray:
+    """Points every few pixels on the lines between points."""
+    shares = np.linspace(0, 1, 40)[:, None, None]
+    return (points[:-1] + shares * (points[1:] - points[:-1])).reshape(-1, 2)
