@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_data import CPU, QUICK, says, tones, two_levels
+from small_data import CPU, QUICK, answers, says, tones, two_levels
 
 import rankcode as rc
 from rankcode.cli.main import main
@@ -177,3 +177,19 @@ def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tm
     for command in (["predict", str(tmp_path / "lead"), data], ["evaluate", str(tmp_path / "lead")]):
         says([*command, *CPU], "names 'Lead' as objective.rule, which is not part of rankcode")
         main([*command, *CPU, "--threshold", "0.9"])
+
+
+def test_classes_that_must_not_fire_stay_silent_at_another_threshold(trained, capsys):
+    """The run answers "low" only at the end: so do evaluate and predict when they are given its own threshold."""
+    task = OwnData(str(trained / "levels.npz"))
+    network = rc.Network(rc.cells.GRU(1, 8), 2)
+    config = rc.Training(epochs=40, batch_size=16, learning_rate=0.01, device="cpu", progress=False, folder="run")
+    rc.fit(network, task, rc.AtSpike(rule=rc.Threshold(0.8, classes=(0,))), config)
+    reports = []
+    for options in ([], ["--threshold", "0.8"]):
+        main(["evaluate", "run", *CPU, "--json", *options])
+        (report,) = json.loads(capsys.readouterr().out).values()
+        reports.append({each["name"]: (each["fired"], each["mean_steps"]) for each in report["classes"]})
+    assert reports[0] == reports[1] and reports[0]["low"] == (0.0, 8.0) and reports[0]["high"][0] > 0.9
+    main(["predict", "run", str(trained / "levels.npz"), *CPU, "--threshold", "0.7", "--json"])
+    assert {each["label"] for each in answers(capsys) if each["fired"]} == {"high"}

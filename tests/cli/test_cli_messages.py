@@ -52,6 +52,7 @@ def test_what_an_encoding_lacks_is_spelled_out():
     [
         (ValueError("two\nlines"), "two lines"),
         (FileNotFoundError(2, "No such file or directory", "a.npz"), "a.npz: No such file or directory"),
+        (OSError(28, "No space left on device"), "No space left on device"),
         (ModuleNotFoundError("no", name="matplotlib.figure"), "pip install 'rankcode[plots]'"),
         (MemoryError(), "not enough memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory"),
@@ -59,4 +60,5 @@ def test_what_an_encoding_lacks_is_spelled_out():
     ],
 )
 def test_an_error_in_one_line(error, said):
+    assert "Errno" not in explained(error, OPTIONS)
     assert said in explained(error, OPTIONS) and "\n" not in explained(error, OPTIONS)

@@ -6,51 +6,29 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import CPU, QUICK, says, train, two_levels
+from small_data import CPU, QUICK, says, two_levels
 
 from rankcode.cli.main import main
 from rankcode.saving.run_folder import RunFolder
+from rankcode.training import loop
 
 
-def test_resume_goes_on_from_the_folder_alone(tmp_path, monkeypatch):
-    from rankcode.training import loop as training
+@pytest.mark.parametrize("task", ["two-sequence", "levels.npz"])
+def test_a_run_that_was_interrupted_goes_on_from_its_folder_alone(task, monkeypatch):
+    two_levels("levels.npz")
+    settings = [*QUICK, "--examples", "320", "--validate-every", "5", "--beta", "0.1", "--ema-decay", "0.9", "--folder"]
+    main(["train", task, *settings, "whole"])
+    real, calls = loop.evaluate, []
 
-    train(tmp_path / "whole", "--beta", "0.1", "--ema-decay", "0.9")
-    real, calls = training.evaluate, []
-
-    def cut_off(*arguments, **options):
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(training, "evaluate", cut_off)
-    with pytest.raises(SystemExit, match="rankcode resume"):
-        train(tmp_path / "cut", "--beta", "0.1", "--ema-decay", "0.9")
-    monkeypatch.undo()
-    assert not (tmp_path / "cut" / "last.safetensors").exists()
-    main(["resume", str(tmp_path / "cut"), "--device", "cpu"])
-    whole, cut = (tmp_path / name / "last.safetensors" for name in ("whole", "cut"))
-    assert cut.read_bytes() == whole.read_bytes()
-
-
-def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch):
-    from rankcode.training import loop as training
-
-    path = two_levels(tmp_path / "levels.npz")
-    settings = [*QUICK, "--examples", "320", "--validate-every", "5", "--folder"]
-    main(["train", path, *settings, "whole"])
-    real, calls = training.evaluate, []
-
-    def cut_off(*arguments, **options):
+    def interrupted(*arguments, **options):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "evaluate", cut_off)
-        says(["train", path, *settings, "cut"], "rankcode resume cut")
+        patch.setattr(loop, "evaluate", interrupted)
+        says(["train", task, *settings, "cut"], "stopped; continue with: rankcode resume cut", status=130)
     assert not Path("cut/last.safetensors").exists()
     main(["resume", "cut", *CPU])
     assert Path("cut/last.safetensors").read_bytes() == Path("whole/last.safetensors").read_bytes()

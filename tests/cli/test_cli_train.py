@@ -161,11 +161,21 @@ def test_what_training_reads_is_said(trained, tmp_path, monkeypatch, capsys):
     assert "levels.npz: " in said and " training, " in said and "2 classes (high, low)" in said and "steps of" in said
 
 
-def test_a_network_that_never_fires_is_said_to(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_end_of_training_says_what_was_kept_and_what_to_try(trained, capsys):
+    for kept in ("best", "last"):
+        main(["train", "spotting", *SMALL, "--select", "loss", "--finish-with", kept, "--folder", f"the {kept}"])
+        records = RunFolder(f"the {kept}").records()
+        record = records[-1] if kept == "last" else min(records, key=lambda each: each["validation"]["loss"])
+        accuracy, steps = 100 * record["validation"]["accuracy"], record["validation"]["mean_steps"]
+        text = capsys.readouterr().out
+        assert text.startswith(
+            f"kept the {kept} model: accuracy {accuracy:.2f} %, mean steps {steps:.2f} on validation"
+        )
+        assert f"rankcode evaluate 'the {kept}' " in text and "predict" not in text  # spotting has no files to answer
     few = ["--hidden-size", "2", "--epochs", "1", "--no-progress", *CPU]
-    main(["train", str(trained / "levels.npz"), *few, "--threshold", "1"])
-    assert "it never fired on validation data" in capsys.readouterr().out
+    main(["train", str(trained / "levels.npz"), *few, "--threshold", "1", "--folder", "run"])
+    text = capsys.readouterr().out
+    assert "it never fired on validation data" in text and "rankcode predict run FILE" in text
     main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
     assert "never fired" not in capsys.readouterr().out
 

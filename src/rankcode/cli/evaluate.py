@@ -22,9 +22,9 @@ class Evaluate:
 
     For example:
 
-        rankcode evaluate runs/gestures-at-spike
-        rankcode evaluate runs/gestures-at-spike --threshold 0.99 --json
-        rankcode evaluate runs/gestures-at-spike --on others.npz
+        rankcode evaluate runs/gestures
+        rankcode evaluate runs/gestures --threshold 0.99 --json
+        rankcode evaluate runs/gestures --on others.npz
     """
 
     run_folder: str

@@ -33,10 +33,10 @@ Recurrent networks that learn when to answer, and compute nothing after it.
 Commands:
 {"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
 Examples:
-  rankcode demo                                  two minutes, to see what it is
-  rankcode train gestures.npz                    your own data
-  rankcode evaluate runs/gestures-at-spike       how right, and how early
-  rankcode predict runs/gestures-at-spike new.npz
+  rankcode demo
+  rankcode train gestures.npz --folder runs/gestures
+  rankcode evaluate runs/gestures
+  rankcode predict runs/gestures new.npz
 
 Options:
   --help     Show this text; rankcode COMMAND --help explains a command.

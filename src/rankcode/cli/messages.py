@@ -88,8 +88,8 @@ def explained(error: Exception, options: Collection[str]) -> str:
         return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
         return "there is not enough memory: choose smaller sizes, such as --batch-size or --hidden-size"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError | ImportError):
         return as_flags(text, options)

@@ -20,8 +20,8 @@ class Predict:
 
     For example:
 
-        rankcode predict runs/gestures-at-spike new.npz
-        rankcode predict runs/speech-commands-at-spike one.wav recordings/ --json
+        rankcode predict runs/gestures new.npz
+        rankcode predict runs/speech one.wav recordings/ --json
         rankcode predict model.safetensors new.npz --threshold 0.99
     """
 

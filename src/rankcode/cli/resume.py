@@ -20,8 +20,8 @@ class Resume:
 
     For example:
 
-        rankcode resume runs/gestures-at-spike
-        rankcode resume runs/gestures-at-spike --epochs 400
+        rankcode resume runs/gestures
+        rankcode resume runs/gestures --epochs 400
     """
 
     run_folder: str

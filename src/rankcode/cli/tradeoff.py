@@ -21,8 +21,8 @@ class Tradeoff:
 
     For example:
 
-        rankcode tradeoff runs/gestures-at-spike
-        rankcode tradeoff runs/two-sequence-at-spike runs/two-sequence-at-end --output both
+        rankcode tradeoff runs/gestures
+        rankcode tradeoff runs/gestures runs/gestures-2 --output both
     """
 
     run_folders: tuple[str, ...]

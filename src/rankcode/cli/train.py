@@ -152,15 +152,17 @@ def fit_and_report(network: Network, task: Any, objective: Objective, config: Tr
         raise KeyboardInterrupt(f"stopped{f'; continue with: rankcode resume {folder}' if begun else ''}") from None
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
         return
-    if history.best is not None:
-        best = history.best["first_spike" if config.select == "first_spike_accuracy" else "validation"]
+    kept = history.best if config.finish_with == "best" else history.records[-1]
+    if kept is not None and "validation" in kept:
+        report = kept["first_spike" if config.select == "first_spike_accuracy" else "validation"]
+        accuracy, steps = 100 * report["accuracy"], report["mean_steps"]
         say(
-            f"best model, by {config.select} on validation data: accuracy {100 * best['accuracy']:.2f} %, "
-            f"mean steps {best['mean_steps']:.2f}"
+            f"kept the {config.finish_with} model: accuracy {accuracy:.2f} %, mean steps {steps:.2f} on validation data"
         )
-        if best["fired"] == 0 and not isinstance(objective.rule, Never):
-            say("it never fired on validation data: train for longer, or lower the threshold or beta")
+        if report["fired"] == 0 and not isinstance(objective.rule, Never):
+            say("it never fired on validation data: train for longer, or lower --threshold or --beta")
     name = shlex.quote(str(folder))
-    say(f"kept in {folder}; next:", f"  rankcode evaluate {name}", f"  rankcode tradeoff {name}")
+    say(f"the run is in {folder}; try next:")
+    say(f"  rankcode evaluate {name}     # on test data", f"  rankcode tradeoff {name}     # at other thresholds")
     if network.front_end is not None and network.front_end.file_suffixes:
-        say(f"  rankcode predict {name} FILE")
+        say(f"  rankcode predict {name} FILE # on new data")
