@@ -13,7 +13,7 @@ from rankcode.experiments.figures.fig4 import until_fallen
 from rankcode.experiments.figures.fig5 import Composite, envelope
 from rankcode.experiments.reproduction import Reproduction
 from rankcode.experiments.trainings import speech as trainings
-from rankcode.metrics import Curve, Heard
+from rankcode.metrics import Curve
 from rankcode.saving.run_folder import RunFolder
 
 NAMES = ("fig4", "fig5", "fig8")
@@ -153,19 +153,6 @@ def test_a_run_is_drawn_until_it_falls():
 
     assert until_fallen(records(0.6, 0.59, 0.8, 0.7, 0.5, 0.9)) == 4
     assert until_fallen(records(0.5, 0.62, 0.55, 0.8, 0.9)) == 5  # it had not risen yet
-
-
-def test_the_stand_in_is_like_speech_commands():
-    task = trainings.Sweeps(rows=12)
-    splits = [task.train, task.validation, task.test]
-    assert [split.size for split in splits] == [12, 6, 6]
-    assert all(isinstance(split, Heard) for split in splits)
-    inputs, labels, lengths = next(iter(task.test.scan(6, "cpu")))
-    assert tuple(inputs.shape[2:]) == task.input_shape
-    assert labels.tolist() == [0, 1, 2, 0, 1, 2]
-    samples = task.test.samples
-    assert lengths.tolist() == (1 + samples // 80 - 20).tolist()
-    assert task.test.heard(torch.tensor([1] * 6)).tolist() == [212.5] * 6
 
 
 def test_hidden_measures():

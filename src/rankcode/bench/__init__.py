@@ -1,1 +1,1 @@
-"""Measure how long training and inference take, against conventional training in the same run."""
+"""Measures how long training and inference take, relative to conventional training in the same run."""

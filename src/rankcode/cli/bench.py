@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from rankcode.bench.measure import Measured, Shape, bench_table, machine, measure, measure_stream, runnable
+from rankcode.bench.cases import Shape, runnable
+from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
+from rankcode.bench.measure import Measured, bench_table, measure, measure_stream
+from rankcode.bench.timing import machine
 from rankcode.cli.messages import UsageError, say
 from rankcode.cli.options import Device, Flag
 from rankcode.cli.output_files import OutputFiles
@@ -23,6 +26,7 @@ class Bench:
 
         rankcode bench
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
+        rankcode bench --epochs 20 --batch-sizes 512
         rankcode bench --check
     """
 
@@ -41,6 +45,11 @@ class Bench:
     """Which engines. Default: all that can run here, except reference."""
     repeats: int = 15
     """How often each case is run."""
+    epochs: int | None = None
+    """Measure whole trainings instead of single steps: seconds per epoch on speech over this many epochs, rank-coded
+    and conventional."""
+    data: str | None = None
+    """Folder with Speech Commands for --epochs. Default: generated sounds of the same shape."""
     output: str = "bench"
     """Files to write: OUTPUT.json and OUTPUT.png. Only files that this command wrote are replaced."""
     device: Device = "auto"
@@ -50,27 +59,38 @@ class Bench:
     def run(self) -> None:
         if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats), default=0) < 1:
             raise UsageError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
+        if self.epochs is not None and self.epochs < 1:
+            raise UsageError("--epochs must be at least 1")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        from rankcode.bench.plot import plot_bench
+        from rankcode.bench.plot import plot_bench, plot_epochs
 
         files = OutputFiles(self.output, "bench")
         shapes = [
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
+        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
+        content = {"machine": machine(device), **settings}
+        if self.epochs is not None:
+            task = speech_task(self.data, max(self.batch_sizes))
+            trained = {shape.batch_size: measure_epochs(shape, task, self.epochs, device) for shape in shapes}
+            epochs = {
+                size: {name: [each.as_dict() for each in run] for name, run in runs.items()}
+                for size, runs in trained.items()
+            }
+            files.write({**content, "task": task.name, "epochs": epochs}, plot_epochs(trained))
+            print(epochs_table(trained))
+            return say(f"wrote {files.json} and {files.png}")
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
             found += measure(shape, engines, device, self.repeats)
         if device == "cpu":
             found.append(measure_stream(shapes[0], self.repeats))
-        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
-        measured = [each.as_dict() for each in found]
-        files.write({"machine": machine(device), **settings, "measured": measured}, plot_bench(found))
+        files.write({**content, "measured": [each.as_dict() for each in found]}, plot_bench(found))
         print(bench_table(found))
-        say(f"wrote {files.json} and {files.png}")
-        return None
+        return say(f"wrote {files.json} and {files.png}")
 
 
 def _check(device: str) -> None:

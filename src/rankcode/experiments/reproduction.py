@@ -107,7 +107,7 @@ class Trained:
         task = self.setting.task
         if hasattr(task, "steps"):  # all rows have the same length
             return task.steps
-        return task.front_end.steps(task.train.lengths).double().mean().item()
+        return task.front_end.num_steps(task.train.lengths).double().mean().item()
 
     def curve(self, thresholds: Sequence[float], split: str = "test", model: str = "best") -> Curve:
         """Accuracy and steps over θ."""

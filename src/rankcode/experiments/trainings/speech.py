@@ -6,30 +6,22 @@ The smoke scale, which needs no data, uses `Sweeps` instead: generated sounds th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-
-from rankcode.data.feature_cache import Frames
 from rankcode.experiments.reproduction import Reproduction, Setting, Trained
-from rankcode.front_ends.audio import Audio, LogMel
+from rankcode.experiments.sweeps import CONTEXT, Sweeps
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.tasks import SpeechCommands
-from rankcode.tasks.sound_collection import SoundCollection, SoundRows
-from rankcode.tasks.splits import Splits
 from rankcode.training.config import Training
 from rankcode.training.standard_network import standard_network
 
 THETA = 0.95
 MAIN = 0.2  # the β the paper recommends
 RANK_CODED, CONVENTIONAL = "rank-coded", "conventional"
-CONTEXT = 10  # frames on either side of a step's own
 FRAME = 10  # ms from one step to the next
 # Training, validation and test recordings of the published releases.
 RELEASES = {(51_088, 6_798, 6_835): " v0.01", (84_843, 9_981, 11_005): " v0.02"}
@@ -43,51 +35,6 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}, β = {self.beta:g}"
-
-
-@dataclass(frozen=True)
-class Sweeps(Splits[SoundRows]):
-    """Generated stand-in for speech: is a tone in noise rising (on), falling (off) or steady (unknown)?"""
-
-    rows: int = 240
-    """Number of training recordings; validation and test data together have as many."""
-    augment: bool = False
-    """Alter the training recordings."""
-
-    name: ClassVar[str] = "sweeps"
-    label_names: ClassVar[tuple[str, ...]] = ("on", "off", "unknown")
-    num_classes: ClassVar[int] = 3
-    input_shape: ClassVar[tuple[int, ...]] = ((2 * CONTEXT + 1) * LogMel().n_mels,)
-
-    @cached_property
-    def sound(self) -> SoundCollection:
-        generator, log_mel, rate = torch.Generator().manual_seed(0), LogMel(sample_rate=8_000), 8_000
-        labels = torch.arange(2 * self.rows) % self.num_classes
-        direction = torch.tensor([1.0, -1.0, 0.0])[labels][:, None]
-        start, length = (torch.rand(2, len(labels), 1, generator=generator) * 0.2).unbind()
-        second = torch.arange(rate) / rate
-        into = ((second - start - 0.1) / 0.5).clamp(0, 1)  # share of the tone that has passed
-        octaves = direction * 3 * (into - 0.5) + torch.rand(len(labels), 1, generator=generator) - 0.5
-        phase = (2 * math.pi * 900 / rate * 2**octaves).cumsum(1)
-        tone = phase.sin() * ((into > 0) & (into < 1)) * 0.1
-        waveform = tone + 0.02 * torch.randn(tone.shape, generator=generator)
-        samples = (rate * (1 - length[:, 0])).long()
-        frames = [log_mel.frames(sound[:end]) for sound, end in zip(waveform, samples.tolist(), strict=True)]
-        lengths = torch.tensor([len(each) for each in frames])
-        splits = np.repeat(["train", "validation", "test"], [self.rows, self.rows // 2, self.rows - self.rows // 2])
-        words = np.array(self.label_names)[labels.numpy()]
-        names = np.array([f"{word}/{number}.wav" for number, word in enumerate(words)])
-        settings = {"log_mel": asdict(log_mel), "context": CONTEXT}
-        return SoundCollection(Frames(torch.cat(frames), lengths, samples, names, words, splits, settings))
-
-    @cached_property
-    def front_end(self) -> Audio:
-        return self.sound.front_end(np.flatnonzero(self.sound.splits == "train"))
-
-    def _split(self, split: str, augment: bool = False) -> SoundRows:
-        index = np.flatnonzero(self.sound.splits == split)
-        labels = [self.label_names.index(word) for word in self.sound.labels[index]]
-        return self.sound.rows(index, labels, self.front_end, augment)
 
 
 @cache  # one copy of the data for all trainings

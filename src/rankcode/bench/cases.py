@@ -1,0 +1,163 @@
+"""The pieces of work that are timed: one batch, in training or inference, with conventional training or with an engine.
+
+Spikes are planted, so that every engine reads exactly the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rankcode import cells
+from rankcode.engines import ENGINES, run
+from rankcode.engines.check import products_in
+from rankcode.engines.cuda_graph import WARMUP_RUNS, CudaGraphs
+from rankcode.inference import inference
+from rankcode.network import Network
+from rankcode.objectives import AtSpike
+from rankcode.rules import FireAt, Never
+
+Mode = Literal["training", "inference", "stream"]
+CONVENTIONAL = "conventional"
+Work = Callable[[], Any]
+
+
+class Case(NamedTuple):
+    """A piece of work by name."""
+
+    mode: Mode
+    spikes: str  # where the rows answer: a key of `planted`
+    engine: str  # or CONVENTIONAL
+    precision: str
+    captured: bool = False  # replayed as a CUDA graph rather than launched kernel by kernel
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A batch, and the network that reads it."""
+
+    batch_size: int = 128
+    steps: int = 81
+    input_size: int = 420
+    hidden_size: int = 128
+    readout_layer_size: int = 32
+    num_classes: int = 11
+    cell: Literal["lstm", "gru"] = "lstm"
+
+    def network(self) -> Network:
+        kind = cells.LSTM if self.cell == "lstm" else cells.GRU
+        inner, outputs = self.readout_layer_size, self.num_classes
+        readout = nn.Sequential(nn.Linear(self.hidden_size, inner), nn.ReLU(), nn.Linear(inner, outputs))
+        return Network(kind(self.input_size, self.hidden_size), outputs, readout)
+
+
+def planted(steps: int, rows: int) -> dict[str, Tensor]:
+    """The steps at which rows answer, by name: late, spread evenly in order and shuffled, and early."""
+    even = torch.linspace(1, steps, rows).round().long()
+    shuffled = even[torch.randperm(rows, generator=torch.Generator().manual_seed(0))]
+    late, early = torch.full((rows,), steps), torch.full((rows,), max(1, steps // 4))
+    return {"all at T": late, "uniform, ordered": even, "uniform, shuffled": shuffled, "all at T/4": early}
+
+
+def make_cases(shape: Shape, engines: tuple[str, ...], device: str) -> dict[Case, Work]:
+    """Conventional training and inference, and every engine with every way of planting spikes."""
+    torch.manual_seed(0)
+    network = shape.network().to(device)
+    inputs = torch.randn(shape.batch_size, shape.steps, shape.input_size, device=device)
+    labels = torch.randint(shape.num_classes, (shape.batch_size,), device=device)
+    cases = dict(_conventional(network, inputs, labels))
+    for spikes, steps in planted(shape.steps, shape.batch_size).items():
+        steps = steps.to(device)
+        # Ordered rows are expected where they answer, as in training, which knows where each row answered last.
+        expected = steps if "ordered" in spikes else None
+        for engine in engines:
+            cases |= _with_engine(network, inputs, labels, spikes, FireAt(steps), engine, expected)
+    return cases | _captured(cases) if device.startswith("cuda") else cases
+
+
+def runnable(shape: Shape, device: str) -> Iterator[str]:
+    """The engines that can run here, without those that are not meant to be fast."""
+    network, inputs = shape.network().to(device), torch.zeros(1, 1, shape.input_size, device=device)
+    for engine in ENGINES:
+        slow = engine == "reference" or (engine == "triton" and device == "cpu")  # on a CPU, Triton is interpreted
+        if not slow and ENGINES[engine].can_run(network, inputs, Never()) is None:
+            yield engine
+
+
+def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[tuple[Case, Work]]:
+    """PyTorch's own layer on whole sequences with the loss at the end: in both layouts, on a GPU in every precision."""
+    cell: Any = network.cell
+    kind = nn.LSTM if isinstance(cell, cells.LSTM) else nn.GRU
+    for rows_first in (True, False):
+        layer: Any = kind(cell.input_size, cell.hidden_size, cell.num_layers, batch_first=rows_first).to(inputs.device)
+        x = inputs if rows_first else inputs.transpose(0, 1).contiguous()
+        for precision in ("float32", "tf32", "bfloat16") if inputs.is_cuda else ("float32",):
+
+            def train(layer=layer, x=x, rows_first=rows_first, precision=precision):
+                with products_in(precision, inputs.is_cuda):
+                    features = layer(x)[0]
+                    last = features[:, -1] if rows_first else features[-1]
+                    loss = F.cross_entropy(network.readout(last).float(), labels)
+                loss.backward()
+                layer.zero_grad()
+                network.zero_grad()
+
+            def infer(layer=layer, x=x, precision=precision):
+                with torch.no_grad(), products_in(precision, x.is_cuda):
+                    layer(x)
+
+            name = precision if rows_first else f"{precision}, steps first"
+            yield Case("training", "all at T", CONVENTIONAL, name), train
+            yield Case("inference", "all at T", CONVENTIONAL, name), infer
+
+
+def _with_engine(
+    network: Network,
+    inputs: Tensor,
+    labels: Tensor,
+    spikes: str,
+    rule: FireAt,
+    engine: str,
+    expected: Tensor | None,
+) -> dict[Case, Work]:
+    lengths = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
+    objective = AtSpike(rule=rule)
+    precisions = ("float32",)
+    if inputs.is_cuda:
+        precisions = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)
+    found: dict[Case, Work] = {}
+    for precision in precisions:
+
+        def train(precision=precision):
+            with products_in(precision, inputs.is_cuda):
+                result = run(network, inputs, lengths, rule, "answer", engine, expected)
+                objective.loss(result, labels).backward()
+            network.zero_grad()
+
+        def infer(precision=precision):
+            with products_in(precision, inputs.is_cuda), inference(network):
+                run(network, inputs, lengths, rule, "answer", engine, expected)
+
+        found[Case("training", spikes, engine, precision)] = train
+        found[Case("inference", spikes, engine, precision)] = infer
+    return found
+
+
+def _captured(cases: dict[Case, Work]) -> dict[Case, Work]:
+    """The training steps that never wait for the GPU, captured as CUDA graphs."""
+    found: dict[Case, Work] = {}
+    pool = torch.cuda.graph_pool_handle()
+    for case, work in cases.items():
+        if case.mode == "training" and case.engine in (CONVENTIONAL, "triton"):
+            graphs = CudaGraphs(work, pool=pool)
+            for _ in range(WARMUP_RUNS + 1):
+                graphs(None)
+            if not graphs.failed:
+                found[case._replace(captured=True)] = partial(graphs, None)
+    return found

@@ -1,0 +1,72 @@
+"""Seconds per epoch of whole trainings, rank-coded and conventional, in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from rankcode.bench.cases import CONVENTIONAL, Shape
+from rankcode.experiments.sweeps import Sweeps
+from rankcode.objectives import AtEnd, AtSpike
+from rankcode.tasks import SpeechCommands
+from rankcode.training import Training, fit
+
+RANK_CODED = "rank-coded"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    seconds: float  # of training, without validation
+    mean_steps: float  # read in training
+    accuracy: float  # on validation data
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def speech_task(data: str | None, batch_size: int) -> SpeechCommands | Sweeps:
+    """Speech Commands in a folder; without one, generated sounds of the same shape, at least two batches of them."""
+    return Sweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
+
+
+def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: bool = True) -> dict[str, list[Epoch]]:
+    """Train with rank coding on the fastest engine, and conventionally with PyTorch's own layer.
+
+    The time of a conventional epoch does not change through training, so a quarter of the epochs measures it.
+    """
+    settings = Training(
+        epochs=epochs, batch_size=shape.batch_size, learning_rate=0.001, max_grad_norm=0.25, device=device,
+        progress=progress,
+    )  # fmt: skip
+    few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
+    found = {}
+    for name, objective, training in ((RANK_CODED, AtSpike(0.95, beta=0.2), settings), (CONVENTIONAL, AtEnd(), few)):
+        torch.manual_seed(0)
+        network = replace(shape, input_size=task.input_shape[0], num_classes=task.num_classes).network()
+        records = fit(network, task, objective, training).records
+        found[name] = [
+            Epoch(each["training_seconds"], each["training"]["mean_steps"], each["validation"]["accuracy"])
+            for each in records
+        ]
+    return found
+
+
+def conventional_seconds(runs: Mapping[str, Sequence[Epoch]]) -> float:
+    """Median seconds of a conventional epoch, without the first, in which kernels are compiled."""
+    return statistics.median(each.seconds for each in runs[CONVENTIONAL][1:] or runs[CONVENTIONAL])
+
+
+def epochs_table(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> str:
+    """The measurements by batch size, as text."""
+    lines = [f"{'batch size':<11} {'conventional':>14} {'rank-coded':>12} {'ratio':>6} {'steps read':>11}"]
+    for batch_size, runs in found.items():
+        usual, coded = conventional_seconds(runs), runs[RANK_CODED]
+        mean = statistics.fmean(each.seconds for each in coded)
+        length = max(each.mean_steps for each in runs[CONVENTIONAL])
+        read = statistics.fmean(each.mean_steps for each in coded) / length
+        lines.append(f"{batch_size:<11} {usual:12.3f} s {mean:10.3f} s {mean / usual:6.2f} {100 * read:9.0f} %")
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""Seconds, GPU time and memory of a piece of work, and the machine it was measured on."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rankcode.progress import Progress
+
+Key = TypeVar("Key")
+MIN_REPEATS = 3  # of every case, however slow
+MAX_SECONDS = 20.0  # a case that has taken this long is not repeated further
+
+
+def machine(device: str) -> dict[str, str]:
+    """The processor, the number of threads, the version of PyTorch and, if one is used, the GPU."""
+    processor = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            processor = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    found = {"processor": processor, "threads": str(torch.get_num_threads()), "torch": torch.__version__}
+    return {"gpu": torch.cuda.get_device_name(device), **found} if device.startswith("cuda") else found
+
+
+def time_in_turns(
+    cases: Mapping[Key, Callable[[], Any]], repeats: int, device: str, progress: bool
+) -> dict[Key, list[float]]:
+    """Seconds of every repeat of every case. Cases take turns, so that a busy moment of the machine affects them alike;
+    the first turn is a warm-up."""
+    seconds: dict[Key, list[float]] = {key: [] for key in cases}
+    with Progress((repeats + 1) * len(cases), progress) as bar:
+        for turn in range(repeats + 1):
+            for place, (key, work) in enumerate(cases.items(), start=1):
+                if turn < MIN_REPEATS or sum(seconds[key]) < MAX_SECONDS:
+                    spent = _seconds(work, device)
+                    if turn > 0:
+                        seconds[key].append(spent)
+                done = turn * len(cases) + place
+                if bar.due(done):
+                    bar.show(done, ", ".join(map(str, key)) if isinstance(key, tuple) else str(key))
+    return seconds
+
+
+def _seconds(work: Callable[[], Any], device: str) -> float:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    work()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def gpu_milliseconds(work: Callable[[], Any]) -> float:
+    """Milliseconds that the GPU spends in kernels, without waiting for the host."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(MIN_REPEATS):
+            work()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in profiler.key_averages()) / MIN_REPEATS / 1e3
+
+
+def megabytes(work: Callable[[], Any], device: str) -> float:
+    """On a CPU the memory saved for the backward pass, on a GPU the peak above what was allocated before."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    there = {part.untyped_storage().data_ptr() for part in gc.get_objects() if type(part) in (Tensor, nn.Parameter)}
+    saved: dict[int, int] = {}
+
+    def pack(part: Tensor) -> Tensor:
+        storage = part.untyped_storage()
+        if storage.data_ptr() not in there:  # weights and inputs are there anyway
+            saved[storage.data_ptr()] = storage.nbytes()
+        return part
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda part: part):
+        work()
+    return sum(saved.values()) / 1e6
+
+
+def quartiles(seconds: list[float]) -> tuple[float, float, float]:
+    """Median, lower and upper quartile, in milliseconds."""
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else 3 * seconds
+    return 1e3 * middle, 1e3 * low, 1e3 * high

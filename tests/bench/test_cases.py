@@ -1,0 +1,26 @@
+"""The cases that are timed."""
+
+from rankcode.bench.cases import CONVENTIONAL, Shape, make_cases, planted, runnable
+
+SMALL = Shape(batch_size=6, steps=8, input_size=3, hidden_size=4, readout_layer_size=5)
+
+
+def test_spikes_are_planted_late_evenly_and_early():
+    ways = planted(steps=80, rows=40)
+    assert set(ways["all at T"].tolist()) == {80} and set(ways["all at T/4"].tolist()) == {20}
+    even = ways["uniform, ordered"].tolist()
+    assert even == sorted(even) and (even[0], even[-1]) == (1, 80) and abs(sum(even) / 40 - 40.5) < 0.5
+    shuffled = ways["uniform, shuffled"].tolist()
+    assert shuffled != even and sorted(shuffled) == even
+
+
+def test_the_engines_of_a_cpu_are_measured():
+    assert set(runnable(SMALL, "cpu")) == {"stepwise", "whole", "cpu"}
+
+
+def test_there_is_a_case_for_every_engine_and_way_of_planting():
+    cases = make_cases(SMALL, ("cpu", "whole"), "cpu")
+    conventional = [case for case in cases if case.engine == CONVENTIONAL]
+    assert len(conventional) == 2 * 2 and len(cases) - len(conventional) == 2 * 4 * 2
+    for work in cases.values():
+        work()

@@ -1,0 +1,47 @@
+"""`rankcode bench`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankcode.cli.main import main
+
+pytest.importorskip("matplotlib")
+SMALL = ["--hidden-size", "4", "--device", "cpu", "--output", "kept/bench"]
+
+
+def written():
+    assert Path("kept/bench.png").read_bytes()[:4] == b"\x89PNG"
+    return json.loads(Path("kept/bench.json").read_text())
+
+
+def test_steps_are_measured(capsys):
+    shape = ["--batch-sizes", "4", "6", "--steps", "8", "--input-size", "3"]
+    main(["bench", *SMALL, *shape, "--repeats", "1", "--engines", "cpu", "stepwise"])
+    content = written()
+    assert {each["batch_size"] for each in content["measured"]} == {4, 6, 1} and content["machine"]["torch"]
+    assert "conventional" in capsys.readouterr().out
+
+
+def test_whole_trainings_are_measured(capsys):
+    main(["bench", *SMALL, "--batch-sizes", "480", "--epochs", "2"])
+    content = written()
+    assert content["task"] == "sweeps" and content["machine"]["torch"]
+    assert [len(run) for run in content["epochs"]["480"].values()] == [2, 2]
+    assert capsys.readouterr().out.splitlines()[1].split()[0] == "480"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch-sizes", "0"], "at least 1"),
+        (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--engines", "steam"], "no engine"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", *arguments, "--device", "cpu"])
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("rankcode: ") and said in error and "\n" not in error
