@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 import wave
 
 import numpy as np
@@ -6,9 +8,10 @@ import pytest
 import torch
 
 import rankcode as rc
+from rankcode import prediction
 from rankcode.data.sources import BadData
 from rankcode.front_ends import Audio, LatencyCode, Standardise
-from rankcode.prediction import ROWS
+from rankcode.prediction import ROWS, predict_rows
 
 
 @pytest.fixture(autouse=True)
@@ -418,3 +421,130 @@ def test_a_bad_row_of_a_file_has_the_name_of_its_answer(tmp_path):
     with pytest.raises(ValueError, match=r"inputs hold NaN or infinity in .*large.npz, row 4, step 3$"):
         rc.predict(network, str(tmp_path / "large.npz"), rc.Never(), skip_bad=True, left_out=left_out)
     assert len(left_out) == 1
+
+
+# What is wrong is named
+
+
+def test_a_rule_that_does_not_suit_the_network_is_not_the_fault_of_a_file(tmp_path):
+    np.savez(tmp_path / "a.npz", X=np.ones((3, 4, 2)))
+    for data in (tmp_path / "a.npz", tmp_path / "none.npz", series()):
+        with pytest.raises(ValueError, match=r"^threshold 1\.2 is outside") as error:
+            rc.predict(series_network(), data, rc.Threshold(1.2))
+        assert type(error.value) is ValueError
+
+
+@pytest.mark.parametrize(
+    ("network", "good", "bad", "reason"),
+    [
+        (sound_network, np.zeros(900, np.float32), np.full(900, np.nan, np.float32), "the waveform holds NaN"),
+        (sound_network, np.zeros(900, np.float32), np.zeros(900, np.int16), "a waveform is"),
+        (sound_network, np.zeros(900, np.float32), np.full(900, 300.0), "scale it first"),
+        (series_network, np.zeros((3, 2)), np.full((3, 2), np.nan), "all of its values are missing"),
+        (series_network, np.zeros((3, 2)), np.full((3, 2), np.inf), "it has an infinite value"),
+        (series_network, np.zeros((3, 2)), np.zeros((3, 3)), "3 values a step"),
+        (series_network, np.zeros((3, 2)), np.ones((3, 2)) * 1j, "complex"),
+        (image_network, np.zeros((8, 8), np.uint8), np.zeros((8, 7), np.uint8), "an image must have shape"),
+    ],
+)
+def test_a_bad_row_of_a_list_is_named_or_left_out(network, good, bad, reason):
+    network, rows = network(), [good, good, bad, good]
+    with pytest.raises(BadData, match=rf"^row 2 of the data: .*{reason}.*; skip_bad=True leaves it out$"):
+        rc.predict(network, rows)
+    left_out = []
+    found = rc.predict(network, rows, skip_bad=True, left_out=left_out)
+    assert found == rc.predict(network, [good] * 3) == rc.predict(network, rows, skip_bad=True)
+    assert len(left_out) == 1 and left_out[0].startswith("row 2 of the data: ") and reason in left_out[0]
+
+
+def test_sound_files_that_cannot_be_used_are_left_out(tmp_path):
+    network, waveform = sound_network(), sounds()[0]
+    for name in ("a.wav", "c.wav"):
+        written(tmp_path / name, waveform)
+    (tmp_path / "b.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:-100])
+    with pytest.raises(BadData, match=r"b\.wav is cut short.*; skip_bad=True leaves it out$"):
+        rc.predict(network, tmp_path)
+    left_out = []
+    found = list(predict_rows(network, tmp_path, skip_bad=True, left_out=left_out))
+    assert [name for name, _ in found] == [str(tmp_path / "a.wav"), str(tmp_path / "c.wav")]
+    assert len(left_out) == 1 and "b.wav is cut short" in left_out[0]
+    left_out.clear()
+    files = [tmp_path / "none.wav", tmp_path / "a.wav"]
+    assert len(rc.predict(network, files, skip_bad=True, left_out=left_out)) == 1
+    assert left_out == [f"there is no file {tmp_path / 'none.wav'}"]
+
+
+@pytest.mark.parametrize("name", ["empty", "texts"])
+def test_a_folder_without_sound_is_an_error(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").touch()
+    says(lambda: rc.predict(sound_network(), tmp_path / name), f"there is no sound file in {tmp_path / name}")
+
+
+def test_several_files_of_series(tmp_path):
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    np.savez(tmp_path / "a.npz", X=rows[:3])
+    np.savez(tmp_path / "b.npz", X=rows[3:])
+    files = [str(tmp_path / "a.npz"), tmp_path / "b.npz"]
+    names, found = zip(*predict_rows(network, files), strict=True)
+    assert list(found) == rc.predict(network, rows)
+    assert names == (*(f"{tmp_path / 'a.npz'}, row {k}" for k in (1, 2, 3)), f"{tmp_path / 'b.npz'}, row 1")
+
+
+def test_an_array_with_the_channels_before_the_steps():
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    assert rc.predict(network, rows.transpose(0, 2, 1)) == rc.predict(network, rows)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_as_users_have_them():
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    expected = rc.predict(network, rows)
+    assert rc.predict(network, rows[::-1]) == expected[::-1]
+    assert rc.predict(network, rows.astype(">f4")) == rc.predict(network, np.ma.masked_array(rows)) == expected
+    rows[2, 3:5, 1] = np.nan
+    assert rc.predict(network, np.ma.masked_invalid(rows)) == rc.predict(network, rows)
+
+
+# Memory
+
+
+def test_long_rows_are_read_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(prediction, "BATCH_VALUES", 100)
+    network, rows = series_network(), series((40, 3, 3, 3, 60, 20, 5, 5))
+    sizes = []
+    monkeypatch.setattr(prediction, "decide", lambda *given: sizes.append(tuple(given[1].shape)) or rc.decide(*given))
+    found = rc.predict(network, rows, rc.Never())
+    assert [each.steps for each in found] == [len(row) for row in rows]
+    assert sizes == [(1, 40, 2), (3, 3, 2), (1, 60, 2), (2, 20, 2), (1, 5, 2)]
+
+
+LONG = """
+import resource, sys
+import torch
+import rankcode as rc
+from rankcode import prediction
+from rankcode.front_ends import Audio
+
+torch.set_num_threads(1)
+network = rc.Network(rc.cells.GRU(60, 4), 2)
+network.front_end = Audio((0.0,) * 20, (1.0,) * 20, context=1)
+rc.predict(network, torch.zeros(16_000))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+(answer,) = rc.predict(network, sys.argv[1], rc.Never())
+print(answer.steps, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_half_an_hour_of_silence_takes_little_memory(tmp_path):
+    """A file of 90 kB; the waveform alone would be 115 MB in 32 bits, and its frames in 64 bits a gigabyte."""
+    soundfile = pytest.importorskip("soundfile")
+    with soundfile.SoundFile(tmp_path / "a.flac", "w", 16_000, 1) as file:
+        for _ in range(30):
+            file.write(np.zeros(60 * 16_000, np.int16))
+    command = [sys.executable, "-c", LONG, tmp_path / "a.flac"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    steps, kilobytes = map(int, done.stdout.split())
+    assert steps == 30 * 60 * 100 - 1 and kilobytes < 300_000

@@ -1,3 +1,4 @@
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -661,3 +662,70 @@ def test_rows_to_answer_to_need_no_labels(tmp_path):
     assert len(skipped) == 1 and "line 2" in skipped[0]
     saved(tmp_path / "both.npz", X=ONES[:1], y=[0], X_test=ONES[:2], y_test=[0, 1])
     assert [place for place, _ in read_rows(tmp_path / "both.npz")] == ["train, row 1", "test, row 1", "test, row 2"]
+
+
+# Sizes that the header announces, and files cut short
+
+
+EQUAL = "@univariate true\n@classLabel true a b\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("@equalLength true\n", "1,2:b"),
+        ("@equalLength true\n", "1,2,3,4:b"),
+        ("@equalLength true\n@seriesLength 3\n", "1,2:b"),
+        ("@seriesLength 3\n", "1,2:b"),
+        ("@EQUALLENGTH TRUE\n@SERIESLENGTH 3\n", "1,2,3,4:b"),
+    ],
+)
+def test_ts_rows_have_the_length_that_is_announced(tmp_path, header, row):
+    file = written(tmp_path / "a.ts", f"{EQUAL}{header}@data\n1,2,3:a\n{row}\n4,5,6:b\n")
+    line = EQUAL.count("\n") + header.count("\n") + 3
+    says(file, f"line {line}:", f"it has {row.count(',') + 1} steps, not 3")
+    left_out = []
+    assert train(file, left_out).labels == ["a", "b"] and len(left_out) == 1
+
+
+def test_ts_of_the_wrong_length_altogether(tmp_path):
+    says(written(tmp_path / "a.ts", f"{EQUAL}@equalLength true\n@seriesLength 4\n@data\n1,2,3:a\n"), "3 steps, not 4")
+
+
+@pytest.mark.parametrize("header", ["", "@equalLength false\n", "@equalLength false\n@seriesLength 9\n"])
+def test_ts_rows_may_differ_in_length(tmp_path, header):
+    file = written(tmp_path / "a.ts", f"{EQUAL}{header}@data\n1,2,3:a\n1,2:b\n")
+    assert train(file).lengths.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("mark", ["\t", ",", " "])
+def test_a_tsv_cut_in_its_last_line_is_an_error(tmp_path, mark):
+    whole = "a 1 2 3\nb 4 5 6\na 7 8 9".replace(" ", mark)
+    assert train(written(tmp_path / "a.tsv", whole)).labels == ["a", "b", "a"]  # no line end at the end, and whole
+    file = written(tmp_path / "a.tsv", whole[:-2])
+    says(file, "line 3: it is cut short: 3 fields, 4 on the lines before")
+    left_out = []
+    assert train(file, left_out).labels == ["a", "b"] and len(left_out) == 1
+
+
+def test_tsv_rows_of_unequal_length_are_not_taken_for_cut(tmp_path):
+    assert train(written(tmp_path / "a.tsv", "a\t1\t2\t3\nb\t4\t5\na\t7")).lengths.tolist() == [3, 2, 1]
+    assert train(written(tmp_path / "a.tsv", "a\t1\t2\t3\nb\t4\t5\n")).lengths.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "row", ["1," + " " * 300_000 + "x,", " " * 300_000 + "1,2", "1" + " " * 300_000 + "b", "1,'" + "\\'" * 150_000]
+)
+def test_an_arff_row_of_blanks_is_read_in_no_time(tmp_path, row):
+    file = written(
+        tmp_path / "a.arff", f"@relation r\n@attribute s real\n@attribute c {{a,b}}\n@data\n1,a\n{row}\n2,b\n"
+    )
+    begun, left_out = time.monotonic(), []
+    assert train(file, left_out).labels == ["a", "b"] and len(left_out) == 1
+    assert time.monotonic() - begun < 5, "it took minutes"
+
+
+def test_the_name_of_a_link_says_what_it_leads_to(tmp_path):
+    saved(tmp_path / "data.npz", X=ONES, y=[1, 2]).rename(tmp_path / "blob")
+    (tmp_path / "link.npz").symlink_to("blob")
+    assert is_series(tmp_path / "link.npz") and train(tmp_path / "link.npz").labels == ["1", "2"]

@@ -1,13 +1,16 @@
 """Sound files of every kind, and files that are none."""
 
+import io
 import struct
 import sys
+import time
 
 import numpy as np
 import pytest
 import soundfile
 
 import rankcode as rc
+from rankcode.data import sound_files
 from rankcode.data.sound_files import sound_blocks
 
 GUID = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")  # follows the format in WAVE_FORMAT_EXTENSIBLE
@@ -292,3 +295,75 @@ def test_what_needs_a_package_says_how_to_get_it(tmp_path, monkeypatch, content,
     with pytest.raises(ImportError, match=rf"{needs}.*rankcode\[audio\]") as error:
         read(tmp_path / "a.wav", content)
     assert "\n" not in str(error.value)
+
+
+# Files cut short, which libsndfile reads as far as they go
+
+
+def encoded(suffix, seconds=2.0):
+    buffer = io.BytesIO()
+    container, subtype = {"opus": ("OGG", "OPUS"), "ogg": ("OGG", "VORBIS"), "mp3": ("MP3", None)}.get(
+        suffix, (suffix.upper(), "PCM_16")
+    )
+    noise = np.random.default_rng(0).uniform(-0.3, 0.3, round(16_000 * seconds))
+    soundfile.write(buffer, noise, 16_000, format=container, subtype=subtype)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("suffix", ["aiff", "au", "mp3", "ogg", "opus", "flac", "rf64"])
+def test_a_file_of_any_format_that_is_cut(tmp_path, suffix):
+    whole = encoded(suffix)
+    assert len(read(tmp_path / f"whole.{suffix}", whole)) == 32_000
+    for length in (len(whole) - 1, len(whole) - 100, len(whole) * 9 // 10, len(whole) // 2):
+        with pytest.raises(rc.BadData, match=r"cut\.\w+ is cut short"):
+            read(tmp_path / f"cut.{suffix}", whole[:length])
+
+
+def test_a_tag_before_and_after_an_mp3_is_not_part_of_the_sound(tmp_path):
+    tag = b"ID3\x04\0\0" + bytes([0, 0, 2, 44]) + bytes(300)
+    whole = encoded("mp3")
+    for content in (tag + whole, whole + b"TAG" + bytes(125)):
+        assert len(read(tmp_path / "a.mp3", content)) == 32_000
+    with pytest.raises(rc.BadData, match="cut short"):
+        read(tmp_path / "a.mp3", (tag + whole)[:-200])
+
+
+def test_what_was_written_to_a_pipe_announces_no_length(tmp_path):
+    au = encoded("au")
+    assert len(read(tmp_path / "a.au", changed(au, 8, b"\xff" * 4))) == 32_000
+
+
+# In blocks
+
+
+@pytest.mark.parametrize("rate", [16_000, 8_000, 44_100])
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, suffix, rate):
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, np.random.default_rng(0).uniform(-0.5, 0.5, (30_000, 1 + (suffix == "flac"))), rate)
+    whole = read_audio(path)
+    monkeypatch.setattr(sound_files, "BLOCK", 1_000)
+    blocks = list(sound_blocks(path))
+    assert len(blocks) >= 30 and max(map(len, blocks)) <= 6_000
+    assert np.array_equal(np.concatenate(blocks), whole)
+
+
+@pytest.mark.parametrize("rate", [1, 100, 999, 1_000_001, 2_000_000_000])
+def test_a_rate_that_cannot_be_right(tmp_path, rate):
+    """At 100 Hz, 1 MB of samples would be 100 minutes, 300 MB at 16 kHz."""
+    with pytest.raises(rc.BadData, match=f"cannot be right: {rate:,} samples a second"):
+        read(tmp_path / "a.wav", wav(pcm(tone(), 16), rate=rate))
+
+
+def test_a_recording_that_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(sound_files, "MAX_HOURS", 1 / 3600)
+    assert len(read(tmp_path / "a.wav", wav(pcm(tone(seconds=1.0), 16)))) == 16_000
+    with pytest.raises(rc.BadData, match=r"a\.wav is longer than"):
+        read(tmp_path / "a.wav", wav(pcm(tone(seconds=1.1), 16)))
+
+
+def test_a_file_of_a_million_empty_chunks(tmp_path):
+    begun = time.monotonic()
+    with pytest.raises(rc.BadData, match=r"not sound|cut short"):
+        read(tmp_path / "a.wav", wav(b"")[:36] + chunk(b"junk", b"") * 1_000_000)
+    assert time.monotonic() - begun < 5

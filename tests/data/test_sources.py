@@ -1,3 +1,5 @@
+import gc
+import weakref
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -7,7 +9,19 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
-from rankcode.data.sources import Arrays, Batch, Generated, Loader, Source, as_source, seeded, split_of
+from rankcode.data.sources import (
+    Arrays,
+    Batch,
+    Generated,
+    Loader,
+    Packed,
+    Source,
+    as_source,
+    copy_on,
+    seeded,
+    split_of,
+    steps_of,
+)
 
 
 def numbered(size=10, lengths=True):
@@ -238,3 +252,63 @@ def test_the_splits_of_a_task():
         with pytest.raises(ValueError, match=f"mine has no {split} split"):
             split_of(task, split)
     assert split_of((inputs, labels), "anything").size == 10
+
+
+# Copies on a device
+
+
+def test_rows_that_share_a_tensor_share_its_copy():
+    values = torch.arange(20.0)[:, None]
+    meta = torch.device("meta")
+    one, other = (Packed(values, [at], [10], [0]) for at in (0, 10))
+    assert copy_on(one.values, meta) is copy_on(other.values, meta)
+    assert copy_on(values.clone(), meta) is not copy_on(values, meta)
+    copy = weakref.ref(copy_on(values, meta))
+    del values, one, other
+    gc.collect()
+    assert copy() is None, "the copy outlives the tensor"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_store_is_on_the_gpu_once_for_all_splits():
+    values = torch.zeros(50_000_000, 1)
+    splits = [Packed(values, [0, 10 * k], [5, 7], [0, 1]) for k in range(3)]
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for split in splits:
+        next(split.scan(2, "cuda"))
+    assert torch.cuda.memory_allocated() - before < 1.1 * values.nbytes
+
+
+def test_the_steps_of_some_rows_in_blocks_of_any_size():
+    random = np.random.default_rng(0)
+    lengths = torch.from_numpy(random.integers(1, 9, 50))
+    values = torch.arange(int(lengths.sum()))[:, None]
+    rows = values.split(lengths.tolist())
+    for index in (np.arange(50), np.array([0, 3, 4, 49]), np.array([], dtype=int)):
+        expected = torch.cat([values[:0], *(rows[k] for k in index)])
+        for at_once in (1, 3, 7, 64, 1000):
+            assert torch.cat(list(steps_of(values, lengths, index, at_once))).equal(expected)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_as_users_have_them():
+    values, labels = np.random.default_rng(0).normal(size=(6, 4, 2)), np.arange(6) % 2
+    locked = values.copy()
+    locked.flags.writeable = False
+    for same in (
+        values.astype(">f8"),
+        np.asfortranarray(values),
+        values[::-1][::-1],
+        locked,
+        np.ma.masked_array(values),
+    ):
+        assert Arrays(same, labels.astype(">i8")).inputs.tolist() == values.tolist()
+    assert Arrays(values[::-1], labels).inputs.tolist() == values[::-1].tolist()
+    for wrong in (values * 1j, torch.zeros(6, 4, 2, dtype=torch.complex64)):
+        with pytest.raises(ValueError, match="complex"):
+            Arrays(wrong, labels)
+        with pytest.raises(ValueError, match="complex"):
+            next(Loader([(wrong, labels)]).scan(2, "cpu"))
+    with pytest.raises(ValueError, match="labels must be integers"):
+        Arrays(values, np.ma.masked_array(labels, mask=labels == 1))

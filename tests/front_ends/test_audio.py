@@ -1,12 +1,15 @@
 """Waveforms to frames and inputs, against the definition written out in plain NumPy, whole and in pieces."""
 
 import math
+import wave
 
 import numpy as np
 import pytest
 import torch
 
 import rankcode as rc
+from rankcode.data import sound_files
+from rankcode.front_ends import audio as audio_module
 from rankcode.front_ends.audio import LOWEST, UNIT, Audio, LogMel, power_of
 
 MEAN, DEVIATION = tuple(np.linspace(-9, -3, 20)), tuple(np.linspace(1, 3, 20))
@@ -276,3 +279,63 @@ def test_a_model_file_holds_the_front_end(tmp_path):
 def test_a_mean_and_a_deviation_for_each_band(mean, std):
     with pytest.raises(ValueError, match="each of 20 bands"):
         Audio(mean, std)
+
+
+# Any length in bounded memory
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3200, 9_999, 10_000, 10_001, 33_333])
+def test_frames_computed_in_blocks_are_those_of_the_whole(samples, monkeypatch):
+    whole = LogMel().frames(clip(samples))
+    monkeypatch.setattr(audio_module, "BLOCK", 1_600)
+    assert LogMel().frames(clip(samples)).equal(whole)
+    if samples:
+        assert LogMel().read(clip(samples)).values.equal(whole)
+
+
+def test_a_file_gives_the_frames_of_its_waveform(tmp_path, monkeypatch):
+    samples = (clip(30_000) * 32767).short()
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(samples.numpy().tobytes())
+    monkeypatch.setattr(sound_files, "BLOCK", 1_000)
+    frames, size = LogMel().read(tmp_path / "a.wav")
+    assert size == 30_000 and frames.equal(LogMel().frames(samples / 32768))
+
+
+def test_intermediate_values_are_in_memory_for_one_block_at_a_time():
+    """Half an hour: the frames of all of it in 64 bits would take a gigabyte."""
+    waveform = torch.zeros(30 * 60 * 16_000)
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        LogMel().read(waveform)
+    largest = max(event.self_cpu_memory_usage / event.count for event in profile.key_averages())
+    assert largest < 64e6
+
+
+def test_inputs_are_windows_of_the_frames_and_not_copies():
+    stored = LogMel().frames(clip())[None].expand(3, -1, -1)
+    inputs, _ = Audio(MEAN, DEVIATION)(stored)
+    assert inputs.shape == (3, 81, 420)
+    assert inputs.untyped_storage().nbytes() == 3 * 101 * 20 * 4
+    assert inputs.contiguous().equal(inputs)
+
+
+WRONG_SCALES = [
+    ((0.0,) * 20, (math.nan,) * 20),
+    ((0.0,) * 20, (0.0,) * 20),
+    ((0.0,) * 20, (1.0,) * 19 + (-1.0,)),
+    ((0.0,) * 20, (math.inf,) * 20),
+    ((math.nan,) * 20, (1.0,) * 20),
+    ((math.inf,) + (0.0,) * 19, (1.0,) * 20),
+]
+
+
+@pytest.mark.parametrize(("mean", "std"), WRONG_SCALES)
+def test_a_scale_that_gives_no_numbers_is_refused(mean, std):
+    with pytest.raises(ValueError, match="mean must be finite and std finite and positive"):
+        Audio(mean, std)
+
+
+def test_a_negative_context():
+    with pytest.raises(ValueError, match="context must be at least 0, not -1"):
+        Audio(MEAN, DEVIATION, context=-1)

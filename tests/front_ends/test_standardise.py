@@ -112,3 +112,26 @@ def test_the_number_of_threads_does_not_matter():
     finally:
         torch.set_num_threads(threads)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("std", [math.nan, 0.0, -1.0, math.inf])
+def test_a_scale_that_gives_no_numbers_is_refused(std):
+    with pytest.raises(ValueError, match="mean must be finite and std finite and positive"):
+        Standardise((0.0, 0.0), (1.0, std))
+
+
+@pytest.mark.parametrize(("mean", "std"), [((0.0,), (1.0, 1.0)), ((0.0, 0.0), (1.0,)), ((), ())])
+def test_a_mean_and_a_deviation_for_each_channel(mean, std):
+    with pytest.raises(ValueError, match="one entry for each channel"):
+        Standardise(mean, std)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_blocks_of_steps_have_the_scale_of_the_whole(parts):
+    torch.manual_seed(0)
+    values = 1e3 + torch.randn(700, 3)
+    values[torch.rand(700, 3) < 0.3] = NAN
+    values[:200, 1] = NAN
+    whole, found = Standardise.of([values]), Standardise.of(values.chunk(parts))
+    assert found.mean == pytest.approx(whole.mean, rel=1e-13) and found.std == pytest.approx(whole.std, rel=1e-10)
+    assert whole.mean == pytest.approx(values.double().nanmean(0).tolist(), rel=1e-12)

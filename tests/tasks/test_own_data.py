@@ -14,6 +14,7 @@ from rankcode.front_ends import Audio, LogMel, Standardise
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, rows_for
 from rankcode.tasks.own_data import in_order
+from rankcode.tasks.splits import Splits
 from rankcode.training.state import TrainingState
 
 UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
@@ -772,3 +773,116 @@ def test_the_scale_of_ordinary_values_is_that_of_what_is_read():
     double, single = (OwnData.of(values.astype(kind), np.arange(40) % 2) for kind in (np.float64, np.float32))
     assert double.front_end == single.front_end
     assert double.collection.fingerprint() == single.collection.fingerprint()
+
+
+# Fingerprints
+
+
+ROWS, ROW_LABELS = np.random.default_rng(0).normal(size=(30, 6)), np.arange(30) % 2
+CHANGES = {
+    "labels flipped": (ROWS, 1 - ROW_LABELS),
+    "rows reversed": (ROWS[::-1], ROW_LABELS),
+    "one value": (np.where(np.arange(30)[:, None] == 3, ROWS + 1e-3, ROWS), ROW_LABELS),
+    "other steps": ([row[: 6 - (k == 4)] for k, row in enumerate(ROWS)], ROW_LABELS),
+}
+
+
+def given_splits(values, labels):
+    """With splits of their own, so that nothing else of a run changes with the order of rows."""
+    return OwnData.of(values, labels, validation=(ROWS[:6], ROW_LABELS[:6]), test=(ROWS[6:12], ROW_LABELS[6:12]))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_arrays_have_a_fingerprint(change):
+    task = given_splits(ROWS, ROW_LABELS)
+    assert task.fingerprint == given_splits(ROWS.copy(), ROW_LABELS.astype(str)).fingerprint != ""
+    assert given_splits(*CHANGES[change]).fingerprint != task.fingerprint
+
+
+def test_a_run_is_not_resumed_on_other_arrays(tmp_path):
+    def train(labels, resume):
+        torch.manual_seed(0)
+        config = rc.Training(**{**vars(SMALL), "folder": str(tmp_path / "run"), "resume": resume})
+        rc.fit(rc.Network(rc.cells.GRU(1, 4), 1), given_splits(ROWS, labels), rc.AtSpike(0.9), config)
+
+    train(ROW_LABELS, resume=False)
+    says(lambda: train(1 - ROW_LABELS, resume=True), "other settings: task.fingerprint is", error=ValueError)
+    train(ROW_LABELS, resume=True)
+
+
+def test_reading_the_data_changes_neither_hash_nor_equality(tmp_path):
+    path = two_levels(tmp_path / "data.npz")
+    task, kept = OwnData(path), {OwnData(path): "kept"}
+    before = hash(task)
+    assert task.train.size and task.fingerprint != ""
+    assert hash(task) == before and task == OwnData(path) and kept[task] == "kept"
+
+
+def test_recordings_of_other_lengths_have_another_fingerprint(tmp_path):
+    folder = tones(tmp_path / "words", {"yes": 3, "no": 3})
+    before = OwnData(folder).collection.fingerprint()
+    tone(tmp_path / "words" / "no" / "0.wav", 300, seconds=0.4)
+    assert OwnData(folder).collection.fingerprint() != before
+
+
+# Few rows
+
+
+def test_eighteen_classes_of_one_row_each_are_trained_on():
+    values = np.random.default_rng(0).normal(size=(18, 6))
+    task = OwnData.of(values, np.arange(18))
+    assert task.train.size == 18 and task.num_classes == 18
+    assert "18 training, 0 validation, 0 test rows" in task.summary()
+    network = rc.Network(rc.cells.GRU(1, 4), 18)
+    history = rc.fit(network, task, rc.AtSpike(0.9), rc.Training(examples=36, device="cpu", progress=False))
+    assert history.best is None and len(history.records) > 0
+
+
+def test_validation_lacks_the_classes_of_one_row():
+    values = np.random.default_rng(0).normal(size=(20, 6))
+    task = OwnData.of(values, [*range(10), *[0] * 10], test=(values[:10], range(10)))
+    assert task.train.labels.unique().tolist() == list(range(10))
+    assert task.validation.labels.unique().tolist() == [0]
+    assert "no class" not in task.summary()
+
+
+# Paths and layouts
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch):
+    two_levels(tmp_path / "data.npz")
+    monkeypatch.chdir(tmp_path)
+    says(lambda: OwnData(""), "path must name a file or a folder", error=ValueError)
+    assert OwnData(".").train.size
+
+
+def test_a_layout_that_is_given_is_kept_with_the_run(tmp_path):
+    values = np.random.default_rng(0).normal(size=(20, 1, 30))
+    path = saved(tmp_path / "aeon.npz", X=values, y=np.arange(20) % 2)
+    says(
+        lambda: OwnData(path).train, "aeon.npz: X of the train split has 1 step of 30 values", 'layout="channels-first"'
+    )
+    task = OwnData(path, layout="channels-first")
+    assert task.input_shape == (1,) and "30 steps of 1 values" in task.summary()
+    assert OwnData(path, layout="steps-first").input_shape == (30,)
+    says(lambda: OwnData(path, layout="rows"), "layout must be", error=ValueError)
+    config = rc.Training(**{**vars(SMALL), "folder": str(tmp_path / "run")})
+    network = rc.Network(rc.cells.GRU(1, 4), 2)
+    rc.fit(network, task, rc.AtSpike(0.9), config)
+    again = RunFolder(tmp_path / "run").task()
+    assert again == task and again.test.size == task.test.size
+    assert rows_for(network, path).lengths.tolist() == [30] * 20
+    assert [each.steps for each in rc.predict(network, path, rc.Never())] == [30] * 20
+
+
+def test_all_splits_share_one_tensor(tmp_path):
+    for task in (OwnData(two_levels(tmp_path / "data.npz")), OwnData(tones(tmp_path / "words", {"yes": 6, "no": 6}))):
+        assert task.train.values is task.validation.values is task.test.values
+
+
+def test_a_task_must_say_how_its_splits_are_made():
+    class NoSplits(Splits):
+        augment = False
+
+    with pytest.raises(TypeError, match="abstract"):
+        NoSplits()

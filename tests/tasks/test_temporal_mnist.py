@@ -1,4 +1,5 @@
 import gzip
+import tracemalloc
 from fractions import Fraction
 from itertools import islice
 from math import ceil
@@ -253,3 +254,16 @@ def test_the_real_digits():
     assert batch.inputs.shape == (3, 10, 784) and (batch.inputs.sum(1) == 1).all()
     images = task.test.inputs[:3].flatten(1).numpy()
     assert (batch.inputs.argmax(1) + 1).tolist() == expected_steps(images).tolist()
+
+
+def test_no_more_is_unpacked_than_the_header_announces(folder):
+    """A small packed file can hold gigabytes."""
+    with gzip.open(folder / NAMES[0], "wb") as file:
+        file.write(idx(contents()[NAMES[0]]))
+        for _ in range(100):
+            file.write(bytes(1_000_000))
+    tracemalloc.start()
+    says(folder, NAMES[0], "too long")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6

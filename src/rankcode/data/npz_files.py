@@ -12,13 +12,14 @@ import numpy as np
 
 from rankcode.data.arrays import as_array
 from rankcode.data.regular_files import open_regular
-from rankcode.data.series import BadRows, Series, as_floats, is_missing, label_name, scan
+from rankcode.data.series import BadRows, Series, as_floats, collect, is_missing, label_name, scan
 from rankcode.data.sources import BadData
 
 SPLITS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}  # as they may be written
 Layout = Literal["auto", "steps-first", "channels-first"]
 SUSPICIOUS = 5  # times as many values as steps: more likely [rows, channels, steps] than [rows, steps, channels]
-BLOCK = 1 << 21  # values checked at once
+BLOCK = 1 << 20  # values checked at once
+ARRAYS = "arrays"  # stands for the path of data that was given as arrays
 
 
 def read_npz(
@@ -87,27 +88,38 @@ def series_of(
     layout: Layout = "auto",
 ) -> Series:
     """Arrays as in an .npz file; the rows of X may also be a list, each of its own length."""
-    arrays = {"y": as_array(y)}
-    if arrays["y"].dtype == object:
-        arrays["y"] = arrays["y"].astype(str)
-    if isinstance(X, list | tuple):
-        rows = [as_array(row) for row in X]
-        if not rows or any(row.ndim not in (1, 2) or row.dtype.kind not in "biuf" for row in rows):
-            raise BadData(f"the rows of X of the {split} split must be numbers [steps] or [steps, channels]")
-        rows = [row[:, None] if row.ndim == 1 else row for row in rows]
-        if all(row.shape[0] * SUSPICIOUS <= row.shape[1] for row in rows) or layout == "channels-first":
-            rows = [_steps_first(row[None], layout, None, f"each row of X of the {split} split")[0] for row in rows]
-        if len({row.shape[1] for row in rows}) > 1:
-            raise BadData(f"the rows of X of the {split} split differ in channels")
-        lengths = np.array([len(row) for row in rows]) if lengths is None else lengths
-        padded = np.full((len(rows), max(map(len, rows)), rows[0].shape[1]), np.nan, np.result_type(*rows, np.float32))
-        for row, values in zip(padded, rows, strict=True):
-            row[: len(values)] = values
-        X, layout = padded, "steps-first"  # noqa: N806
-    arrays["X"] = as_array(X)
+    labels = as_array(y)
+    arrays = {"y": labels.astype(str) if labels.dtype == object else labels}
     if lengths is not None:
         arrays["lengths"] = as_array(lengths)
-    return _from_arrays(Path("arrays"), split, arrays, left_out, layout, None)
+    if isinstance(X, list | tuple):
+        return _from_rows([as_array(row) for row in X], split, arrays, left_out, layout)
+    return _from_arrays(Path(ARRAYS), split, {"X": as_array(X), **arrays}, left_out, layout, None)
+
+
+def _from_rows(
+    rows: list[np.ndarray], split: str, arrays: dict[str, np.ndarray], left_out: list[str] | None, layout: Layout
+) -> Series:
+    """From a list of rows [steps] or [steps, channels], each of its own length."""
+    if not rows or any(row.ndim not in (1, 2) or row.dtype.kind not in "biuf" for row in rows):
+        raise BadData(f"the rows of X of the {split} split must be numbers [steps] or [steps, channels]")
+    _check_columns(Path(ARRAYS), split, arrays, len(rows))
+    rows = [row[:, None] if row.ndim == 1 else row for row in rows]
+    if layout == "channels-first" or all(len(row) * SUSPICIOUS <= row.shape[1] for row in rows):
+        rows = [_steps_first(row[None], layout, None, f"a row of X of the {split} split")[0] for row in rows]
+    if len({row.shape[1] for row in rows}) > 1:
+        raise BadData(f"the rows of X of the {split} split differ in channels")
+    names, lengths = _label_names(arrays["y"]), arrays.get("lengths")
+
+    def parse(row: int) -> tuple[np.ndarray, str]:
+        name, reason = names[row]
+        length = len(rows[row]) if lengths is None else lengths[row]
+        if reason := reason or _wrong_length(length, len(rows[row])):
+            raise BadData(reason)
+        return rows[row][:length], name
+
+    numbered = ((f"X[{row}] of {split}", row) for row in range(len(rows)))
+    return collect(Path(ARRAYS), numbered, parse, left_out, padded=False)
 
 
 def _steps_first(inputs: np.ndarray, layout: Layout, channels: int | None, what: str) -> np.ndarray:
@@ -117,8 +129,8 @@ def _steps_first(inputs: np.ndarray, layout: Layout, channels: int | None, what:
         return inputs.transpose(0, 2, 1) if values != channels == steps else inputs
     if layout == "auto" and steps * SUSPICIOUS <= values:
         raise BadData(
-            f"{what} has {steps} steps of {values} values each if it is [rows, steps, channels]: if it is [rows, "
-            f'channels, steps], give layout="channels-first", otherwise layout="steps-first"'
+            f"{what} has {steps} step{'s' * (steps > 1)} of {values} values if it is [rows, steps, channels]: if it is "
+            f'[rows, channels, steps], give layout="channels-first", otherwise layout="steps-first"'
         )
     return inputs.transpose(0, 2, 1) if layout == "channels-first" else inputs
 
@@ -134,15 +146,10 @@ def _from_arrays(
     inputs, labels, lengths = (arrays.get(name) for name in ("X", "y", "lengths"))
     if inputs is None or labels is None:
         raise BadData(f"{path}: the {split} split must have X and y, and has only {' and '.join(arrays)}")
-    rows = len(np.atleast_1d(inputs))
-    for name, kinds, right, form in (
-        ("X", "biuf", inputs.ndim in (2, 3), "numbers [rows, steps] or [rows, steps, channels]"),
-        ("y", "biufUS", labels.shape == (rows,), f"integers or strings [{rows}]"),
-        ("lengths", "iu", lengths is None or lengths.shape == (rows,), f"integers [{rows}]"),
-    ):
-        if name in arrays and not (right and arrays[name].dtype.kind in kinds):
-            found = f"{arrays[name].dtype} {list(arrays[name].shape)}"
-            raise BadData(f"{path}: {name} of the {split} split must be {form}, not {found}")
+    if inputs.ndim not in (2, 3) or inputs.dtype.kind not in "biuf":
+        form, found = "numbers [rows, steps] or [rows, steps, channels]", f"{inputs.dtype} {list(inputs.shape)}"
+        raise BadData(f"{path}: X of the {split} split must be {form}, not {found}")
+    _check_columns(path, split, arrays, len(inputs))
     if inputs.ndim == 2:
         inputs = inputs[:, :, None]
     else:
@@ -165,9 +172,7 @@ def _checked(
         given = np.full(part.stop - part.start, steps) if lengths is None else lengths[part]
         ends[part], reasons = scan(as_floats(inputs[part]), given, padded=lengths is None)
         for row, length, reason in zip(range(part.start, part.stop), given.tolist(), reasons, strict=True):
-            if not 1 <= length <= steps and lengths is not None:
-                reason = f"its length {length} is not within 1…{steps}"
-            if reason := names[row][1] or reason:
+            if reason := names[row][1] or (lengths is not None and _wrong_length(length, steps)) or reason:
                 bad.add(f"X[{row}] of {split}", reason)
                 kept[row] = False
     if not kept.any():
@@ -183,6 +188,18 @@ def _checked(
             at += len(inside)
     chosen = np.flatnonzero(kept).tolist()
     return Series(values, ends[kept], [names[row][0] for row in chosen], [row + 1 for row in chosen])
+
+
+def _check_columns(path: Path, split: str, arrays: dict[str, np.ndarray], rows: int) -> None:
+    """Raise unless y, and lengths if given, have one entry for each row."""
+    for name, kinds, form in (("y", "biufUS", "integers or strings"), ("lengths", "iu", "integers")):
+        if name in arrays and not (arrays[name].shape == (rows,) and arrays[name].dtype.kind in kinds):
+            found = f"{arrays[name].dtype} {list(arrays[name].shape)}"
+            raise BadData(f"{path}: {name} of the {split} split must be {form} [{rows}], not {found}")
+
+
+def _wrong_length(length: int, steps: int) -> str:
+    return "" if 1 <= length <= steps else f"its length {length} is not within 1…{steps}"
 
 
 def _parts(inputs: np.ndarray) -> Iterator[slice]:

@@ -271,10 +271,14 @@ class Loader:
 
 def steps_of(values: Tensor, lengths: Tensor, index: np.ndarray, at_once: int = 1 << 20) -> Iterator[Tensor]:
     """The steps of some rows of a packed store [steps of all rows, …], in blocks."""
-    chosen = torch.zeros(len(lengths), dtype=torch.bool)
-    chosen[torch.from_numpy(index)] = True
-    inside = chosen.repeat_interleave(lengths)
-    return (block[which] for block, which in zip(values.split(at_once), inside.split(at_once), strict=True))
+    ends = lengths.numpy().cumsum()
+    chosen = np.zeros(len(ends), bool)
+    chosen[index] = True
+    for first in range(0, len(values), at_once):
+        block = values[first : first + at_once]
+        rows = slice(np.searchsorted(ends, first, "right"), 1 + np.searchsorted(ends, first + len(block)))
+        steps = np.diff(np.minimum(ends[rows] - first, len(block)), prepend=0)  # of each of these rows in the block
+        yield block[torch.from_numpy(np.repeat(chosen[rows], steps))]
 
 
 def as_source(data) -> Source:

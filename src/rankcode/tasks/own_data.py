@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rankcode.data.feature_cache import is_cache
-from rankcode.data.npz_files import Layout, series_of
+from rankcode.data.npz_files import ARRAYS, Layout, series_of
 from rankcode.data.series_files import is_series, read_series
 from rankcode.data.sound_files import folders, sound_files
 from rankcode.data.sources import BadData, Packed
@@ -26,7 +26,6 @@ from rankcode.tasks.series_collection import SeriesCollection
 from rankcode.tasks.sound_collection import NOISE, SoundCollection
 from rankcode.tasks.splits import Splits
 
-ARRAYS = "arrays"  # the path of data that was given as arrays
 OTHER = "unknown"  # the class for every label that a network was not trained on
 
 

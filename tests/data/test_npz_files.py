@@ -1,0 +1,157 @@
+"""Arrays from files and from Python: layouts, memory, and headers that promise too much."""
+
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from rankcode.data import npz_files
+from rankcode.data.npz_files import read_npz, series_of
+from rankcode.data.sources import BadData
+
+RANDOM = np.random.default_rng(0)
+Y = np.arange(20) % 2
+AEON = RANDOM.normal(size=(20, 1, 96))  # [rows, channels, steps]
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+# Layouts
+
+
+def test_an_improbable_layout_is_asked_about(tmp_path):
+    message = (
+        r"X of the train split has 1 step of 96 values .*layout=\"channels-first\", otherwise layout=\"steps-first\"$"
+    )
+    for read in (
+        lambda: series_of(AEON, Y),
+        lambda: series_of(list(AEON), Y),
+        lambda: read_npz(saved(tmp_path / "a.npz", X=AEON, y=Y), None),
+    ):
+        with pytest.raises(BadData, match=message):
+            read()
+
+
+@pytest.mark.parametrize("rows", [AEON, list(AEON)], ids=["array", "list"])
+def test_the_layout_that_is_given(rows):
+    series = series_of(rows, Y, layout="channels-first")
+    assert series.lengths.tolist() == [96] * 20 and np.array_equal(series.values[:96, 0], AEON[0, 0])
+    series = series_of(rows, Y, layout="steps-first")
+    assert series.lengths.tolist() == [1] * 20 and np.array_equal(series.values, AEON[:, 0])
+
+
+@pytest.mark.parametrize(("steps", "channels"), [(12, 29), (10, 49), (100, 6), (1, 4), (7, 7)])
+def test_a_probable_layout_is_taken(steps, channels):
+    values = RANDOM.normal(size=(20, steps, channels))
+    assert np.array_equal(series_of(values, Y).values, values.reshape(-1, channels))
+
+
+def test_the_channels_of_a_network_tell_the_layout(tmp_path):
+    path = saved(tmp_path / "a.npz", X=AEON)
+    assert read_npz(path, None, labelled=False, channels=1)["train"].values.shape == (20 * 96, 1)
+    assert read_npz(path, None, labelled=False, channels=96)["train"].values.shape == (20, 96)
+    square = saved(tmp_path / "b.npz", X=RANDOM.normal(size=(20, 3, 3)))
+    expected = np.load(square)["X"].reshape(-1, 3)
+    assert np.array_equal(read_npz(square, None, labelled=False, channels=3)["train"].values, expected)
+
+
+# Any array
+
+
+def test_masks_byte_orders_and_strides():
+    values = RANDOM.normal(size=(20, 6))
+    masked = np.ma.masked_array(values, mask=np.zeros_like(values))
+    masked.mask[3, 2] = True
+    found = series_of(masked, Y).rows()
+    assert np.isnan(found[3]).flatten().tolist() == [False, False, True, False, False, False]
+    found = series_of([masked[k] for k in range(20)], Y).rows()
+    assert np.isnan(found[3]).sum() == 1 and np.isnan(np.concatenate(found)).sum() == 1
+    for same in (values.astype(">f8"), values[::-1][::-1], np.asfortranarray(values)):
+        assert np.array_equal(series_of(same, Y.astype(">i4")).values, values.reshape(-1, 1))
+    assert series_of(values[::-1], Y).values[:6, 0].tolist() == values[-1].tolist()
+    with pytest.raises(ValueError, match="complex"):
+        series_of(values * 1j, Y)
+    assert series_of(values, np.ma.masked_array(Y, mask=Y == 7)).labels == [str(label) for label in Y]
+
+
+def test_a_masked_label_is_missing():
+    with pytest.raises(BadData, match=r"X\[4\] of train: its label is missing"):
+        series_of(np.ones((20, 3)), np.ma.masked_array(Y, mask=np.arange(20) == 4))
+
+
+# Memory
+
+
+def peak_of(call):
+    """The most that Python and NumPy hold at once while it runs, in bytes."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("lengths", [None, np.full(40, 250_000)])
+def test_an_array_is_in_memory_once(tmp_path, kind, lengths):
+    values = np.zeros((40, 250_000), kind)
+    given = {} if lengths is None else {"lengths": lengths}
+    np.savez_compressed(tmp_path / "a.npz", X=values, y=np.arange(40) % 2, **given)
+    assert (tmp_path / "a.npz").stat().st_size < values.nbytes / 100
+    assert peak_of(lambda: read_npz(tmp_path / "a.npz", None)) < values.nbytes + 40e6
+
+
+def test_what_is_left_out_costs_one_copy():
+    values = np.zeros((40, 250_000))
+    values[3], values[5, -7:] = np.nan, np.nan
+    left_out = []
+    assert peak_of(lambda: series_of(values, np.arange(40) % 2, left_out=left_out)) < values.nbytes + 40e6
+    assert len(left_out) == 1
+
+
+@pytest.mark.parametrize("shape", [(10**7, 10**6), (2**40, 3), (20, 4)])
+def test_a_header_that_promises_more_than_there_is(tmp_path, shape):
+    path = saved(tmp_path / "a.npz", X=np.zeros((20, 3)), y=Y)
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    head, body = content["X.npy"][:128], content["X.npy"][128:]
+    new = str(shape).encode()
+    head = head.replace(b"(20, 3)", new).replace(b" " * (len(new) - 7) + b"\n", b"\n", 1)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", head + body)
+        archive.writestr("y.npy", content["y.npy"])
+    with pytest.raises(BadData, match=r"X is damaged: [\d,]+ bytes announced, 480 there"):
+        read_npz(path, None)
+
+
+def test_data_larger_than_memory_is_not_called_damaged(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", X=np.zeros((40, 5_000_000), np.float32), y=np.arange(40) % 2)  # 800 MB
+    code = """
+import resource, sys
+from rankcode.tasks import OwnData
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 400_000_000,) * 2)
+try:
+    OwnData(sys.argv[1]).train
+except MemoryError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.npz"], capture_output=True, text=True)
+    assert done.stdout.strip() == f"{tmp_path / 'a.npz'} does not fit into the memory there is: read a part of it", done
+
+
+def test_many_short_rows_are_checked_many_at_a_time():
+    assert len(list(npz_files._parts(np.zeros((100_000, 10, 1))))) == 1
+    assert len(list(npz_files._parts(np.zeros((3, npz_files.BLOCK + 1, 1))))) == 3
+
+
+def test_one_long_row_does_not_make_the_others_long():
+    rows = [np.zeros(1_000_000), *(np.zeros(5) for _ in range(999))]
+    assert peak_of(lambda: series_of(rows, np.arange(1000) % 2)) < 60e6, "padded rows would take 8 GB"
