@@ -10,7 +10,7 @@ from small_data import CPU, QUICK, says, two_levels
 
 from rankcode.cli.main import main
 from rankcode.saving.run_folder import RunFolder
-from rankcode.training import loop
+from rankcode.training import records
 
 
 @pytest.mark.parametrize("task", ["two-sequence", "levels.npz"])
@@ -18,7 +18,7 @@ def test_a_run_that_was_interrupted_goes_on_from_its_folder_alone(task, monkeypa
     two_levels("levels.npz")
     settings = [*QUICK, "--examples", "320", "--validate-every", "5", "--beta", "0.1", "--ema-decay", "0.9", "--folder"]
     main(["train", task, *settings, "whole"])
-    real, calls = loop.evaluate, []
+    real, calls = records.evaluate, []
 
     def interrupted(*arguments, **options):
         calls.append(1)
@@ -27,7 +27,7 @@ def test_a_run_that_was_interrupted_goes_on_from_its_folder_alone(task, monkeypa
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "evaluate", interrupted)
+        patch.setattr(records, "evaluate", interrupted)
         says(["train", task, *settings, "cut"], "stopped; continue with: rankcode resume cut", status=130)
     assert not Path("cut/last.safetensors").exists()
     main(["resume", "cut", *CPU])

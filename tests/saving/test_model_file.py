@@ -1,5 +1,8 @@
 import json
+import math
 import os
+import resource
+import time
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -310,6 +313,44 @@ def test_a_header_can_only_name_built_in_parts(good, changes, monkeypatch, tmp_p
         rc.load(with_header(good, **changes))
     one_line(error)
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        kind("LSTM", input_size=3, hidden_size=20_000, num_layers=1),
+        kind("LSTM", input_size=10**9, hidden_size=4, num_layers=1),
+        kind("GRU", input_size=3, hidden_size=4, num_layers=10**7),
+        kind("LIF", input_size=10**6, hidden_size=10**6),
+        kind("Stack", parts=[kind("ConvLSTM", in_channels=10**5, hidden_channels=10**5, image_size=[10**9, 10**9])]),
+    ],
+    ids=str,
+)
+def test_a_header_with_huge_sizes_takes_neither_memory_nor_time(good, cell):
+    path, before, begun = with_header(good, cell=cell), resident(), time.perf_counter()
+    with pytest.raises(ValueError, match=r"changed\.rc is damaged: "):
+        rc.load(path)
+    assert time.perf_counter() - begun < 2
+    assert resident() - before < 100e6
+
+
+def resident() -> int:
+    """The most memory that this process has used, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(value, tmp_path):
+    network = rc.Network(cells.LSTM(3, 4), 2)
+    with torch.no_grad():
+        network.readout.weight[1, 2] = value
+    rc.save(network, tmp_path / "model.rc")
+    for into in (None, rc.Network(cells.LSTM(3, 4), 2)):
+        with pytest.raises(
+            ValueError, match=r"model\.rc cannot be used: the weights readout\.weight hold NaN or infinity"
+        ):
+            rc.load(tmp_path / "model.rc", into)
+    assert into.readout.weight.isfinite().all()
 
 
 @pytest.mark.parametrize("header", ["3", "[1]", "null", "{}", "not json", '"x"'])

@@ -121,6 +121,15 @@ def test_a_checkpoint_cut_short(run, share):
     assert_refused(run, DAMAGED, resume=True)
 
 
+def test_a_flipped_bit_in_the_best_weights_is_refused(run):
+    """And the good best.safetensors is not overwritten."""
+    content = bytearray((run / "checkpoint.pt").read_bytes())
+    weights = RunFolder(run).checkpoint()["best_weights"]["readout.weight"].numpy().tobytes()
+    content[content.index(weights) + 3] ^= 0x40
+    (run / "checkpoint.pt").write_bytes(content)
+    assert_refused(run, DAMAGED, resume=True)
+
+
 def test_a_checkpoint_that_is_something_else(run):
     for content in (b"hello\n" * 100, os.urandom(1000)):
         (run / "checkpoint.pt").write_bytes(content)
@@ -214,13 +223,63 @@ def test_a_task_of_ones_own_that_holds_arrays(tmp_path):
     data = torch.randn(10, 5, 1), torch.arange(10) % 2
     fit(tmp_path / "run", task=Mine(data, data))
     written = RunFolder(tmp_path / "run").config()["task"]
-    assert written.pop("fingerprint") and written == {"own": "Mine", "inputs": [10, 5, 1]}
+    described = {"inputs": [10, 5, 1], "fingerprint": written["fingerprint"]}
+    assert written == {"own": "Mine", **described, "validation": described}
 
 
 def test_other_data_of_ones_own(tmp_path):
     fit(tmp_path / "run", task=(torch.randn(10, 5, 1), torch.arange(10) % 2))
     other = torch.randn(12, 5, 1), torch.arange(12) % 2
     assert_refused(tmp_path / "run", r"task.inputs is \[10, 5, 1\] there", resume=True, task=other)
+
+
+@pytest.mark.parametrize("kind", ["examples", "epochs"])
+def test_a_finished_run_goes_on_with_more(kind, tmp_path):
+    """To the same weights as a run that was as long from the beginning."""
+    data = torch.randn(16, 5, 1), torch.arange(16) % 2
+    settings = {"task": TASK if kind == "examples" else data, "validate_every": 4, "examples": None}
+    short, long = ({"examples": 64}, {"examples": 128}) if kind == "examples" else ({"epochs": 2}, {"epochs": 4.0})
+    fit(tmp_path / "long", **settings | long)
+    first = fit(tmp_path / "run", **settings | short)
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() != (tmp_path / "long" / "last.safetensors").read_bytes()
+    history = fit(tmp_path / "run", resume=True, **settings | long)
+    assert history.records[: len(first.records)] == first.records
+    assert RunFolder(tmp_path / "run").config() == RunFolder(tmp_path / "long").config()
+    for name in ("best", "last"):
+        files = [(tmp_path / run / f"{name}.safetensors").read_bytes() for run in ("run", "long")]
+        assert files[0] == files[1]
+    assert rc.Training.of_run(RunFolder(tmp_path / "run"), epochs=None, examples=None) == replace(
+        CONFIG, validate_every=4, folder=str(tmp_path / "run"), resume=True, device="auto", progress=True,
+        **{"examples": None} | long,
+    )  # fmt: skip
+
+
+def test_only_the_length_of_a_run_may_grow(tmp_path):
+    fit(tmp_path / "run")
+    fit(tmp_path / "run", resume=True, examples=65)  # 9 batches where there were 8
+    said = "holds a run of 9 batches, and these settings give 8: epochs and examples may only grow"
+    assert_refused(tmp_path / "run", said, resume=True)
+    assert_refused(tmp_path / "run", "training.seed is 0 there and 1 here", resume=True, examples=200, seed=1)
+    config = RunFolder(tmp_path / "run").config()
+    del config["batches"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert_refused(tmp_path / "run", "config.json is damaged: it does not say how many batches", resume=True)
+
+
+def test_the_schedules_of_a_longer_run_follow_its_new_length(tmp_path):
+    fit(tmp_path / "run", schedule="cosine", learning_rate=0.5, validate_every=4)
+    history = fit(tmp_path / "run", resume=True, schedule="cosine", learning_rate=0.5, validate_every=4, examples=128)
+    rates = [
+        rc.Training(schedule="cosine", learning_rate=0.5).learning_rate_at(share) for share in (3 / 8, 7 / 8, 11 / 16)
+    ]
+    assert [record["learning_rate"] for record in history.records[:3]] == pytest.approx(rates)
+
+
+def test_the_settings_of_a_run_can_be_read_with_another_length(run):
+    folder = RunFolder(run)
+    assert rc.Training.of_run(folder).examples == 64
+    longer = rc.Training.of_run(folder, epochs=7, device="cpu")
+    assert (longer.epochs, longer.examples, longer.device) == (7, None, "cpu")
 
 
 def test_tensorboard_events(tmp_path):

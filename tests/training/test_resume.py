@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
 from rankcode.saving.run_folder import RunFolder
-from rankcode.training import loop
+from rankcode.training import records
 from rankcode.training.state import TrainingState
 
 PROCESSES = multiprocessing.get_context("forkserver")  # a fork of a process that has only imported: fast and clean
@@ -92,7 +92,7 @@ def plant(where: str, calls: int) -> None:
         "after writing a file": (os, "replace", None, die),
         "while writing a record": (RunFolder, "write_record", half_a_line, None),
         "before a checkpoint": (RunFolder, "write_checkpoint", die, None),
-        "while validating": (loop, "evaluate", None, die),
+        "while validating": (records, "evaluate", None, die),
         "at the end": (RunFolder, "finish", die, None),
     }[where]
     original, left = getattr(owner, name), iter(range(calls - 1, -1, -1))
@@ -117,15 +117,15 @@ def start(kind: str, folder, resume: bool, death=None):
 
 def outcome(folder):
     """Everything a run leaves, but for the time it took."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     weights, history, best = torch.load(f"{folder}.result", weights_only=True)
     assert [{**r, "seconds": 0, "training_seconds": 0} for r in history] == [
-        {**r, "seconds": 0, "training_seconds": 0} for r in records
+        {**r, "seconds": 0, "training_seconds": 0} for r in lines
     ]
-    for record in (*records, best):
+    for record in (*lines, best):
         del record["seconds"], record["training_seconds"]
     files = [(folder / f"{name}.safetensors").read_bytes() for name in ("best", "last")]
-    return records, best, files, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+    return lines, best, files, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
 def assert_nothing_broken(folder) -> None:

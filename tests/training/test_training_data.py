@@ -29,6 +29,14 @@ def test_how_many_batches_there_are(data, settings, batches):
     assert history.records[-1]["batch"] == batches
 
 
+@pytest.mark.parametrize("length", [{"epochs": 1e308}, {"epochs": 1e300}, {"examples": 10**30}], ids=str)
+def test_a_run_that_would_never_end_is_refused(length):
+    with pytest.raises(
+        ValueError, match=r"^(epochs|examples)=1e\+\d+ is too long: at most 2⁵³ batches can be trained on$"
+    ):
+        rc.fit(make_network(), easy(20), rc.AtEnd(), rc.Training(**length, **QUIET))
+
+
 def test_epochs_of_endless_data():
     with pytest.raises(ValueError, match=r"^this data has no epochs: give examples, how many rows to train on$"):
         rc.fit(make_network(), TASK, rc.AtEnd(), rc.Training(epochs=2, **QUIET))

@@ -18,7 +18,7 @@ from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Fl
 from rankcode.data.npz_files import Layout
 from rankcode.network import Network
 from rankcode.objectives import Objective
-from rankcode.rules import Never, Threshold
+from rankcode.rules import Threshold
 from rankcode.saving.run_folder import free_folder
 from rankcode.training.loop import Training, fit
 from rankcode.training.standard_network import HIDDEN_SIZES, CellName, standard_network
@@ -159,8 +159,8 @@ def fit_and_report(network: Network, task: Any, objective: Objective, config: Tr
         say(
             f"kept the {config.finish_with} model: accuracy {accuracy:.2f} %, mean steps {steps:.2f} on validation data"
         )
-        if report["fired"] == 0 and not isinstance(objective.rule, Never):
-            say("it never fired on validation data: train for longer, or lower --threshold or --beta")
+    if history.problem is not None:
+        say(history.problem)
     name = shlex.quote(str(folder))
     say(f"the run is in {folder}; try next:")
     say(f"  rankcode evaluate {name}     # on test data", f"  rankcode tradeoff {name}     # at other thresholds")

@@ -30,7 +30,7 @@ from rankcode.saving.run_folder import RunFolder, versions
 from rankcode.training.config import Training, described
 from rankcode.training.distributed import own_device
 from rankcode.training.loop import fit
-from rankcode.training.state import merit
+from rankcode.training.records import merit
 
 Scale = Literal["smoke", "quick", "paper"]
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Trained:
     @property
     def best(self) -> dict[str, Any]:
         """The record of the best model."""
-        return max(self.records, key=lambda record: merit(record, self.setting.training.select))
+        return max(self.records, key=lambda record: merit(record, self.setting.training))
 
     @property
     def seconds(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,12 +171,8 @@ def content_of(path: str | Path) -> Iterator[None]:
 
 def parse(text: str | bytes) -> Any:
     """JSON without NaN and infinity, nested to a sensible depth."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not a number")
-
     try:
-        content = json.loads(text, parse_constant=refuse)
+        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
         depth, level = 0, [content]
         while level:
             depth += 1
@@ -295,7 +291,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, hint)
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-        return number and abs(value) <= (2**63 if hint is int else sys.float_info.max)
+        return number and (isinstance(value, float) or abs(value) <= 2**63)
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) is tuple:
@@ -312,6 +308,12 @@ def _words(hint: Any) -> str:
         return "a list" if hints[-1] is Ellipsis else f"a list of {len(hints)}"
     known = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", NoneType: "null"}
     return known.get(hint, "an object")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def _parts(content: dict | list) -> list[Any]:

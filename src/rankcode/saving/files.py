@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,25 +13,42 @@ try:
 except ImportError:  # on Windows, where folders are not locked
     fcntl = None
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file that cannot be written, and say what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = "free some space" if error.errno in FULL else "choose a folder that can be written to"
+        named = type(error)(f"{path} cannot be written: {error.strerror or error}; {advice}")
+        named.errno = error.errno
+        raise named from None
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that at any moment it is the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
 
 
 @contextmanager
 def alone_in(folder: Path, wait: bool) -> Iterator[None]:
-    """Make the folder, and keep others out. Where one is in it already: wait, or raise BlockingIOError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make the folder and lock it. While another process holds the lock: wait, or raise BlockingIOError."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
         return
@@ -46,6 +64,6 @@ def alone_in(folder: Path, wait: bool) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # processes that were forked may still have the folder open
+                fcntl.flock(lock, fcntl.LOCK_UN)  # forked processes may still have the folder open
     finally:
         os.close(lock)

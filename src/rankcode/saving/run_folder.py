@@ -39,7 +39,7 @@ from rankcode.saving.description import (
     read_network,
     read_part,
 )
-from rankcode.saving.files import alone_in, write_whole
+from rankcode.saving.files import alone_in, write_whole, writing
 from rankcode.saving.model_file import different_weights, load_model, save
 from rankcode.tasks.own_data import ARRAYS
 
@@ -114,7 +114,7 @@ class RunFolder:
         if where is None:
             raise ValueError(f"the task of {self.path} has no data that could have moved")
         config["task"][where] = os.path.abspath(path)
-        write_whole(self.path / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+        self._write_config(config)
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
         """Make the folder, or look into the run it holds: the checkpoint to go on from, or None to start."""
@@ -125,16 +125,34 @@ class RunFolder:
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
             self._hold()
             if not (self.path / "config.json").exists():  # another process may have begun a run meanwhile
-                content = {"format": FORMAT, "versions": versions(), **settings}
-                write_whole(self.path / "config.json", json.dumps(content, indent=2).encode() + b"\n")
+                self._write_config({"format": FORMAT, "versions": versions(), **settings})
                 return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
         if not (self.path / "checkpoint.pt").exists() and (self.records() or any(self.path.glob("*.safetensors"))):
             raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
-        self.check(settings)
-        self._hold()
+        self._check_and_lengthen(settings)
         return self.checkpoint()
+
+    def _check_and_lengthen(self, settings: dict[str, Any]) -> None:
+        """Whether the run has these settings; epochs and examples may have grown, which is written to config.json."""
+        written, batches = self.config(), settings["batches"]
+        with content_of(self.path / "config.json"):
+            if type(written.get("batches")) is not int:
+                raise damaged("it does not say how many batches the run has")
+        length = {name: written["training"].get(name) for name in ("epochs", "examples")}
+        self.check(settings | {"training": settings["training"] | length, "batches": written["batches"]})
+        if batches < written["batches"]:
+            raise ValueError(
+                f"{self.path} holds a run of {written['batches']:,} batches, and these settings give {batches:,}: "
+                f"epochs and examples may only grow"
+            )
+        self._hold()
+        if batches > written["batches"]:
+            self._write_config(written | {"training": settings["training"], "batches": batches})
+
+    def _write_config(self, config: dict[str, Any]) -> None:
+        write_whole(self.path / "config.json", json.dumps(config, indent=2).encode() + b"\n")
 
     def check(self, settings: dict[str, Any]) -> None:
         """Whether the run has these settings."""
@@ -185,7 +203,7 @@ class RunFolder:
             raise ValueError(f"{file} is damaged: a line of it is not JSON") from None
 
     def write_record(self, record: dict[str, Any]) -> None:
-        with open(self.path / "metrics.jsonl", "ab") as file:
+        with writing(self.path / "metrics.jsonl"), open(self.path / "metrics.jsonl", "ab") as file:
             file.write(_line(record))
         if self._events is not None:
             for part in ("training", "validation", "first_spike"):
@@ -215,8 +233,9 @@ class RunFolder:
             from rankcode.plots import plot_training
 
             part = self.path / ".part.training.png"
-            plot_training(self.records(), part)
-            os.replace(part, self.path / "training.png")
+            with writing(self.path / "training.png"):
+                plot_training(self.records(), part)
+                os.replace(part, self.path / "training.png")
 
     def close(self) -> None:
         """Let others write to the folder again."""

@@ -9,11 +9,13 @@ from torch import nn
 
 from rankcode import cells
 from rankcode.network import Network
+from rankcode.training.memory import memory_for
 
 CellName = Literal["lstm", "gru", "conv-lstm", "lif", "conv-lif"]
 HIDDEN_SIZES = {"lstm": 125, "gru": 125, "lif": 256, "conv-lstm": 8, "conv-lif": 16}
 
 
+@memory_for("this network", "choose a smaller hidden_size or fewer layers")
 def standard_network(
     task: Any,
     cell: CellName,

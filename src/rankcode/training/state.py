@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import dataclass, fields
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
@@ -13,10 +14,23 @@ from torch import Tensor, nn
 
 from rankcode.decision import Decision
 from rankcode.network import Network
-from rankcode.saving.description import ContentError, content_of, damaged
+from rankcode.saving.description import ContentError, content_of, damaged, read_settings
 from rankcode.saving.model_file import different_weights
 from rankcode.training.config import Training
 from rankcode.training.distributed import Processes
+from rankcode.training.records import Record, merit
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The plain part of a checkpoint."""
+
+    batch: int
+    examples: int
+    seconds: float
+    training_seconds: float
+    records: tuple[Record, ...]
+    best: Record | None
 
 
 class TrainingState:
@@ -44,6 +58,11 @@ class TrainingState:
     def model(self) -> Network:
         """The network that is validated and saved: the averaged one where there is one."""
         return self.network if self.average is None else self.average
+
+    @property
+    def kept_record(self) -> dict[str, Any]:
+        """The record of the weights that the network ends with."""
+        return self.best if self.best is not None and self.config.finish_with == "best" else self.records[-1]
 
     @property
     def seconds(self) -> float:
@@ -96,6 +115,12 @@ class TrainingState:
         rows, loss, right, steps = self.sums.tolist()
         return {"loss": loss / rows, "accuracy": right / rows, "mean_steps": steps / rows}
 
+    def summary(self) -> str:
+        """The means of the batches since the last record, as text."""
+        means = self.means()
+        accuracy, steps = 100 * means["accuracy"], means["mean_steps"]
+        return f"loss {means['loss']:.4f}  accuracy {accuracy:.2f} %  steps read {steps:.2f}"
+
     def add(self, record: dict[str, Any]) -> bool:
         """Add a record to the history; whether its model is the best so far, which is then kept."""
         self.records.append(record)
@@ -103,8 +128,7 @@ class TrainingState:
         self.examples = record["examples"]
         self.sums.zero_()
         if "validation" in record:
-            select = self.config.select
-            if self.best is not None and not merit(record, select) > merit(self.best, select):
+            if self.best is not None and not merit(record, self.config) > merit(self.best, self.config):
                 return False
             self.best = record
         self.best_weights = self.weights()
@@ -147,15 +171,13 @@ class TrainingState:
 
     def _check(self, checkpoint: dict[str, Any]) -> None:
         """Whether every entry is of the right kind, and the weights are those of the network."""
-        kinds = {"batch": int, "examples": int, "seconds": int | float, "training_seconds": int | float}
-        for name, kind in kinds.items():
-            if not (isinstance(checkpoint.get(name), kind) and checkpoint[name] >= 0):
-                raise damaged(f"{name} is {shortened(checkpoint.get(name))}")
-        sums, records, best = (checkpoint.get(name) for name in ("sums", "records", "best"))
+        names = [field.name for field in fields(Standing)]
+        read_settings({name: checkpoint[name] for name in names if name in checkpoint}, Standing, "its content")
+        if min(checkpoint["batch"], checkpoint["examples"]) < 0:
+            raise damaged("batch and examples must be at least 0")
+        sums = checkpoint.get("sums")
         if not (isinstance(sums, Tensor) and sums.shape == self.sums.shape and sums.dtype == self.sums.dtype):
-            raise damaged("sums must be four numbers")
-        if not (isinstance(records, list) and all(map(_is_record, records)) and (best is None or _is_record(best))):
-            raise damaged("records and best are not those of a training run")
+            raise damaged(f"sums must be {len(self.sums)} numbers")
         averages = {} if self.average is None else {"average": self.average}
         for name, module in {"network": self.network, "best_weights": self.model, **averages}.items():
             if misfit := different_weights(module.state_dict(), checkpoint.get(name)):
@@ -167,28 +189,6 @@ class TrainingState:
             found = {name: entry.get(name) for name in wanted} if isinstance(entry, dict) else {}
             if number not in weights or different_weights(wanted, found):
                 raise damaged(f"the optimizer has other weights than the network (number {shortened(number)})")
-
-
-def _is_record(record: Any) -> bool:
-    """Whether an entry of the history has the numbers that selection and plots need."""
-    if not (isinstance(record, dict) and isinstance(record.get("training"), dict)):
-        return False
-    names = ("accuracy", "loss", "harmonic_mean", "cost", "mean_steps", "fired")
-    reports = [record[name] for name in ("validation", "first_spike") if name in record]
-    return all(isinstance(record.get(name), int | float) for name in ("batch", "examples", "seconds")) and all(
-        isinstance(report, dict) and all(isinstance(report.get(name), int | float) for name in names)
-        for report in reports
-    )
-
-
-def merit(record: dict[str, Any], select: str) -> tuple[float, float]:
-    """How good the model of a record is: the larger, the better."""
-    if select == "first_spike_accuracy":
-        report, select = record["first_spike"], "accuracy"
-    else:
-        report = record["validation"]
-    sign = 1 if select in ("accuracy", "harmonic_mean") else -1
-    return sign * report[select], -report["mean_steps"]
 
 
 @torch.no_grad()

@@ -83,14 +83,22 @@ class Update:
 
 
 class Answers:
-    """Where each row of the data answered last, and so will probably answer next: engines on a GPU are faster for
-    knowing it. It changes nothing else, so it is not part of a checkpoint."""
+    """Where each row of the data answered last, and so will probably answer next, which makes engines on a GPU faster.
+    It changes no result, so it is not part of a checkpoint. Before its first answer a row counts as long as it is."""
 
-    def __init__(self, source: Source, config: Training, device: torch.device, processes: int):
-        self.source = source if isinstance(source, Rows) and device.type == "cuda" and processes == 1 else None
-        self.config, self.device = config, device
-        if self.source is not None:
-            self.steps = torch.zeros(self.source.size, dtype=torch.long, device=device)
+    def __init__(self, source: Rows | None, config: Training, device: torch.device):
+        self.source, self.config, self.device = source, config, device
+        if source is not None:
+            lengths = getattr(source, "lengths", None)
+            steps = getattr(source.encode, "steps", lambda lengths: lengths)  # of rows of these lengths
+            self.steps = torch.zeros(source.size, dtype=torch.long) if lengths is None else steps(lengths)
+            self.steps = self.steps.to(device, copy=True)
+
+    @classmethod
+    def of(cls, source: Source, config: Training, device: torch.device, processes: int) -> Answers:
+        """For data whose rows are known, where they help: on one GPU."""
+        alone = device.type == "cuda" and processes == 1
+        return cls(source if alone and isinstance(source, Rows) else None, config, device)
 
     def index(self, batch: int) -> Tensor | None:
         """Which rows a batch holds, where that is known."""

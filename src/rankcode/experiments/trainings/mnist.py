@@ -59,6 +59,7 @@ def kernel(place: Reproduction) -> int:
 def training(place: Reproduction, epochs: tuple[float, float, float], records: int = 12, **settings: Any) -> Training:
     """`records`: number of validations at quick scale; at paper scale there is one after every epoch."""
     length, rows = place.pick(*epochs), place.pick(64, 32, 64)
+    settings.setdefault("select", "accuracy")
     return Training(
         epochs=length,
         batch_size=rows,

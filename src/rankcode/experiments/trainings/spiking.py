@@ -42,6 +42,7 @@ def training(place: Reproduction, objective: Objective, name: str) -> Setting:
         learning_rate=place.pick(0.01, 0.003, 0.001),
         validate_every=place.pick(6, 20, None),
         first_spike_threshold=THETA,
+        select="accuracy",
         finish_with="last",
     )
     return Setting(f"mnist-spiking-{name}", mnist_trainings.task(place), lambda: network(place), objective, settings)

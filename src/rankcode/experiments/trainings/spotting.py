@@ -51,6 +51,7 @@ def own(place: Reproduction) -> Setting:
         schedule="cosine",
         ema_decay=place.pick(0.9, 0.99, 0.999),
         max_grad_norm=1.0,
+        select="accuracy",
         finish_with="last",
         validate_every=_validate_every(place),
     )
@@ -63,6 +64,7 @@ def _paper_training(place: Reproduction) -> Training:
         batch_size=128,
         learning_rate=place.pick(0.01, 0.001, 0.0003),
         max_grad_norm=None,
+        select="accuracy",
         finish_with="last",
         validate_every=_validate_every(place),
     )

@@ -37,7 +37,7 @@ def training(place: Reproduction, objective: Objective, name: str, own: bool = F
         task(place),
         lambda: Network(cells.LSTM(1, place.pick(16, UNITS, UNITS)), outputs=1),
         objective,
-        replace(how, examples=examples, finish_with="last", validate_every=every),
+        replace(how, examples=examples, select="accuracy", finish_with="last", validate_every=every),
         keep_histograms=name in DRAWN,
     )
 
