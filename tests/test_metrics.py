@@ -130,6 +130,31 @@ def test_one_pass_reads_no_further_than_the_largest_threshold():
     assert rc.tradeoff(network, (changed, labels, lengths), [0.5, 0.7, 0.8]) == expected
 
 
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_the_curve_of_a_network_whose_rule_lets_some_classes_fire(kind):
+    torch.manual_seed(7)
+    make, thresholds = NETWORKS[kind]
+    network = make()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "bias" not in name:
+                parameter.normal_(std=2.0 if "readout" in name else 0.8)
+    data = (torch.randn(50, 9, 3), torch.randint(network.num_classes, (50,)))
+    free = rc.tradeoff(network, data, thresholds)
+    network.rule = rc.StepThresholds([0.9, 0.8], classes=(1,))
+    curve = rc.tradeoff(network, data, thresholds)
+    assert curve.fired != free.fired
+    for k, threshold in enumerate(thresholds):
+        report = rc.evaluate(network, data, rc.Threshold(threshold, classes=(1,)))
+        for name in ("accuracy", "mean_steps", "earliness", "fired"):
+            assert getattr(curve, name)[k] == pytest.approx(getattr(report, name), abs=1e-12), (name, threshold)
+    assert rc.tradeoff(network, data, thresholds, classes=range(network.num_classes)) == free
+    network.rule = None
+    assert rc.tradeoff(network, data, thresholds, classes=[1]) == curve
+    with pytest.raises(ValueError, match="class 9"):
+        rc.tradeoff(network, data, thresholds, classes=[9])
+
+
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.2, math.nan])
 def test_a_curve_refuses_bad_thresholds(threshold):
     network, data = example()

@@ -22,7 +22,7 @@ from rankcode.front_ends import front_end_of
 from rankcode.inference import decide, inference
 from rankcode.network import Network
 from rankcode.progress import watched
-from rankcode.rules import Rule, Threshold, check_rule
+from rankcode.rules import Rule, Threshold, allowed, check_rule
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995)
 
@@ -215,13 +215,18 @@ def tradeoff(
     batch_size: int = 1024,
     engine: str = "auto",
     progress: bool = False,
+    classes: Sequence[int] | None = None,
 ) -> Curve:
-    """Accuracy and steps read at every threshold, from one pass that reads up to the largest one's spike."""
+    """Accuracy and steps read at every threshold, from one pass that reads up to the spike of the largest.
+
+    `classes` are those that may fire, by default those of the network's own rule, or else all.
+    """
     thresholds = sorted(float(threshold) for threshold in thresholds)
     if not thresholds:
         raise ValueError("tradeoff needs at least one threshold")
+    may_fire = getattr(network.rule, "classes", None) if classes is None else tuple(classes)
     for threshold in thresholds:
-        check_rule(Threshold(threshold), network.activation, network.num_classes)
+        check_rule(Threshold(threshold, may_fire), network.activation, network.num_classes)
     device = next(network.parameters()).device
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
     counts = torch.zeros(network.num_classes, dtype=torch.long)
@@ -232,17 +237,20 @@ def tradeoff(
             inputs, lengths = checked_inputs(network, inputs, lengths)
             labels = checked_labels(network, labels, len(inputs), device)
             with inference(network):
-                result = run(network, inputs, lengths, Threshold(thresholds[-1]), "read", engine)
+                result = run(network, inputs, lengths, Threshold(thresholds[-1], may_fire), "read", engine)
             check_read(inputs, result.decision.steps)
         activations, _ = network.activate(result.logits)
         largest = torch.full(inputs.shape[:2], -torch.inf, dtype=activations.dtype, device=device)
-        label = torch.zeros(inputs.shape[:2], dtype=torch.long, device=device)
-        largest[result.row, result.step - 1], label[result.row, result.step - 1] = activations.max(1)
+        label, last_label = torch.zeros(2, *inputs.shape[:2], dtype=torch.long, device=device)
+        at = result.row, result.step - 1
+        largest[at], label[at] = allowed(activations, may_fire).max(1)
+        last_label[at] = activations.argmax(1)  # of a row that does not fire
         for k, threshold in enumerate(thresholds):
             crossed = largest >= threshold
             fired = crossed.any(1)
             steps = torch.where(fired, crossed.int().argmax(1) + 1, lengths)
-            right = label.gather(1, steps[:, None] - 1)[:, 0] == labels
+            answer = torch.where(fired[:, None], label, last_label).gather(1, steps[:, None] - 1)[:, 0]
+            right = answer == labels
             columns = right, steps, steps / lengths.double(), fired
             totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
             now = milliseconds_heard(source, steps.cpu(), first)

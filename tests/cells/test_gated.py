@@ -1,10 +1,15 @@
 """LSTM and GRU: what `torch.nn` computes, with its weights."""
 
+import importlib.util
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
+import rankcode as rc
 from rankcode import cells
+from rankcode.engines import run
 
 BOTH = pytest.mark.parametrize("name", ["LSTM", "GRU"])
 
@@ -16,6 +21,59 @@ def whole(cell, inputs):
         now, state = cell(inputs[:, step], state)
         features.append(now)
     return torch.stack(features, 1), state
+
+
+PARAMETRIZATIONS = {
+    "weight_norm": parametrizations.weight_norm,
+    "spectral_norm": parametrizations.spectral_norm,
+    "orthogonal": parametrizations.orthogonal,
+}
+
+
+@BOTH
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Triton's interpreter
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS)
+@pytest.mark.parametrize("engine", ["stepwise", "whole", "cpu", "triton"])
+def test_parametrized_weights(name, parametrization, engine, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    if engine == "triton" and importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton")
+    torch.manual_seed(0)
+    network = rc.Network(getattr(cells, name)(3, 5, num_layers=2), 3)
+    for weight in ("weight_hh_l0", "weight_ih_l1"):
+        PARAMETRIZATIONS[parametrization](network.cell, weight)
+    network.eval()  # spectral_norm changes its vectors in training
+    network = network if engine == "triton" else network.double()
+    device = "cuda" if engine == "triton" and torch.cuda.is_available() else "cpu"
+    dtype = next(network.parameters()).dtype
+    inputs, lengths = torch.randn(6, 7, 3, dtype=dtype), torch.tensor([7, 3, 7, 5, 1, 7])
+    found = []
+    for each, where in (("reference", "cpu"), (engine, device)):
+        network.to(where).zero_grad()
+        result = run(network, inputs.to(where), lengths.to(where), rc.FireAt([3, 3, 9, 2, 1, 7]), "answer", each)
+        (result.logits * torch.arange(1.0, 4, device=where)).sum().backward()
+        gradients = [parameter.grad.cpu().clone() for parameter in network.parameters()]
+        found.append([result.logits.detach().cpu(), *gradients])
+    assert all(part.norm() > 0 for part in found[0])
+    for expected, got in zip(*found, strict=True):
+        tolerance = {"rtol": 1e-4, "atol": 1e-5} if engine == "triton" else {"rtol": 1e-10, "atol": 1e-12}
+        torch.testing.assert_close(got, expected, **tolerance)
+
+
+def test_a_parametrized_weight_is_computed_once_a_run():
+    calls = []
+
+    class Counted(nn.Module):
+        def forward(self, weight):
+            calls.append(1)
+            return weight * 1.0
+
+    network = rc.Network(cells.LSTM(3, 5), 2)
+    parametrize.register_parametrization(network.cell, "weight_hh_l0", Counted())
+    for engine in ("reference", "stepwise", "whole", "cpu"):
+        calls.clear()
+        run(network, torch.randn(4, 6, 3), torch.full((4,), 6), rc.Never(), "answer", engine)
+        assert len(calls) == 1, engine
 
 
 @BOTH
