@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -197,7 +198,6 @@ def test_labels_out_of_range(way, labels, outputs):
         torch.tensor([[0], [1], [2]]),
         torch.tensor(1),
         torch.eye(3),
-        torch.tensor([0, 1, 1], dtype=torch.complex64),
     ],
 )
 def test_labels_of_another_sort(way, labels):
@@ -219,7 +219,22 @@ def test_a_threshold_out_of_range(outputs, threshold):
 
 @every_way
 def test_complex_inputs(way):
-    refused(lambda: way(network(), inputs().to(torch.complex64)), "inputs are torch.complex64", "imaginary part")
+    refused(lambda: way(network(), inputs().to(torch.complex64)), "complex", "imaginary part")
+
+
+@labelled_ways
+def test_complex_labels(way):
+    refused(lambda: way(network(), inputs(), labels=LABELS.to(torch.complex64)), "complex")
+
+
+@every_way
+def test_arrays_of_any_layout(way):
+    numpy = inputs().numpy()
+    way(network(), numpy[::-1], np.array([6, 1, 3])[::-1])
+    way(network(), numpy.astype(">f8"), np.array([6, 1, 3], dtype=">i4"))
+    way(network(), np.ma.masked_invalid(numpy))
+    masked = np.ma.masked_array(numpy, np.arange(numpy.size).reshape(numpy.shape) == 0)  # the first value of all
+    refused(lambda: way(network(), masked), "inputs", "NaN", "row 0", "step 1")
 
 
 def test_inputs_on_another_device():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankcode.data.arrays import as_tensor
 from rankcode.network import Network
 
 
@@ -36,17 +37,13 @@ def rows_named(name: Callable[[int], str]) -> Iterator[None]:
 def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tuple[Tensor, Tensor]:
     """Inputs [rows, steps, features…] in the network's precision, and lengths [rows]. `values=False` checks shapes and
     types only: to check values, the host has to wait for a GPU."""
-    inputs = torch.as_tensor(inputs)
+    inputs = as_tensor(inputs)
     if inputs.dim() < 3:
         raise ValueError(f"inputs must have shape [rows, steps, features…], not {list(inputs.shape)}")
     if inputs.numel() == 0:
         raise ValueError(f"inputs are empty: shape {list(inputs.shape)}")
     parameter = next((p for p in network.parameters() if p.is_floating_point()), None)
     if parameter is not None:
-        if inputs.is_complex():
-            raise ValueError(
-                f"inputs are {inputs.dtype}: give the real and the imaginary part as features of their own"
-            )
         if inputs.device != parameter.device:
             raise ValueError(f"inputs are on {inputs.device} but the network is on {parameter.device}")
         inputs = inputs.to(parameter.dtype)
@@ -54,7 +51,7 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
     rows, steps = inputs.shape[:2]
     if lengths is None:
         return inputs, torch.full((rows,), steps, device=inputs.device)
-    lengths = torch.as_tensor(lengths, device=inputs.device)
+    lengths = as_tensor(lengths).to(inputs.device)
     if lengths.shape != (rows,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
     lengths = lengths.long()  # before the comparison: uint8 cannot hold every number of steps
@@ -85,8 +82,8 @@ def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
 
 def checked_labels(network: Network, labels, rows: int, device: torch.device, values: bool = True) -> Tensor:
     """Labels [rows], each a class of the network. `values=False` checks shape and type only."""
-    labels = torch.as_tensor(labels, device=device)
-    if labels.shape != (rows,) or labels.is_floating_point() or labels.is_complex():
+    labels = as_tensor(labels).to(device)
+    if labels.shape != (rows,) or labels.is_floating_point():
         raise ValueError(
             f"labels must be {rows} whole numbers, one for each row, not {labels.dtype} {list(labels.shape)}"
         )

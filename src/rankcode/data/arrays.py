@@ -31,17 +31,21 @@ def as_array(values: Any) -> np.ndarray:
 
 def as_tensor(values: Any) -> Tensor:
     """The values as a tensor of real numbers, which is not to be written to."""
-    if hasattr(values, "__array__") and not isinstance(values, Tensor):
+    tensor = values if isinstance(values, Tensor) else _read(values)
+    if tensor.is_complex():
+        raise ValueError("the data is complex: give the real and the imaginary part as two channels")
+    return tensor
+
+
+def _read(values: Any) -> Tensor:
+    if hasattr(values, "__array__"):
         values = as_array(values)
         if any(stride < 0 for stride in values.strides):  # which PyTorch does not know
             values = values.copy()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is never written to
-            tensor = torch.as_tensor(values)
+            return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot read numbers from a {type(values).__name__}: {reason}") from None
-    if tensor.is_complex():
-        raise ValueError("the data is complex: give the real and the imaginary part as two channels")
-    return tensor

@@ -7,6 +7,7 @@ loop over steps, so on a GPU they are much faster than with `stepwise`.
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -66,8 +67,9 @@ def _with_kernels(cell: LSTM | GRU, inputs: Tensor) -> Tensor:
     state = inputs.new_zeros(cell.num_layers, len(inputs), cell.hidden_size)
     # bias, layers, dropout, train, bidirectional, batch_first
     settings = (True, cell.num_layers, 0.0, torch.is_grad_enabled(), False, True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN copies the weights together, which is cheap
+    with warnings.catch_warnings() if inputs.is_cuda else nullcontext():  # entering it shows old warnings again
+        if inputs.is_cuda:
+            warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN copies the weights together, which is cheap
         if isinstance(cell, LSTM):
             return torch.lstm(inputs, (state, state), weights, *settings)[0]
         return torch.gru(inputs, state, weights, *settings)[0]
