@@ -1,4 +1,4 @@
-"""A line that shows where long work stands: redrawn in a terminal, printed now and then elsewhere."""
+"""A progress bar: redrawn in a terminal, printed every 30 seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Progress:
     """`with Progress(total) as bar: bar.show(done, "loss 0.1")`. Writes to standard error."""
 
     def __init__(self, total: int, enabled: bool = True, done: int = 0):
-        """`done`: work done before, which does not count for the speed."""
+        """`done`: work done before, which is left out of the estimate of the remaining time."""
         self.total, self.enabled, self.before = total, enabled, done
         self.terminal = sys.stderr.isatty()
         self.interval = 0.2 if self.terminal else 30.0
@@ -31,7 +31,7 @@ class Progress:
             sys.stderr.flush()
 
     def due(self, done: int) -> bool:
-        """Whether it is time to show again; the end is always shown."""
+        """Whether the bar should be shown again; the end is always shown."""
         return self.enabled and (done == self.total or time.monotonic() - self.shown >= self.interval)
 
     def show(self, done: int, text: str) -> None:
@@ -52,7 +52,7 @@ class Progress:
 
 
 def watched(batches: Iterable[T], total: int | None, enabled: bool) -> Iterator[T]:
-    """The batches as they come, with a line that shows how many of `total` rows have been done."""
+    """The batches, with a bar that shows how many of `total` rows have been processed."""
     with Progress(total or 0, enabled and total is not None) as bar:
         done = 0
         for batch in batches:

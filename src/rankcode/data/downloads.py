@@ -1,8 +1,8 @@
-"""Get the public data sets: checked against their published checksums, resumed where a connection was cut.
+"""Downloads of public data sets, checked against published checksums and resumed after interruptions.
 
-A file is received as FILE.part and gets its name only when its checksum is right; an archive is unpacked beside
-its folder, which gets its name only when all of it is there. So whatever bears its name is whole, and a run that
-was stopped at any moment is simply run again.
+A file is received as FILE.part and renamed once its checksum is right; an archive is unpacked beside its folder, which
+gets its name once it is complete. So a file or folder with its final name is complete, and an interrupted download is
+simply started again.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from urllib.request import Request, urlopen
 
 from rankcode.progress import Progress
 
-TIMEOUT = 30.0  # seconds without a byte after which a connection counts as cut
-TRIES = 5  # connections to one address, each going on where the last was cut
+TIMEOUT = 30.0  # seconds without a byte after which a connection counts as interrupted
+TRIES = 5  # connections to one address, each of which resumes the last
 PAUSE = 1.0  # seconds before the second connection, twice that before the third, and so on
-CHUNK = 1 << 18
+CHUNK = 1 << 18  # bytes read at once
 
 
 class DownloadError(OSError):
-    """A data set could not be had; the message says why and what to do."""
+    """A data set could not be downloaded. The message gives the reason and says what to do."""
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as it was published, and the addresses that have it, in the order in which they are tried."""
+    """A published file, and its addresses in the order in which they are tried."""
 
     name: str
     addresses: tuple[str, ...]
     size: int
     sha256: str
-    content_sha256: str = ""  # of what is in a .gz: a copy that was compressed anew is as good
+    content_sha256: str = ""  # of the content of a .gz: a copy that was compressed again is accepted too
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Files that are kept as they are or, where `contains` says what is in it, one archive that is unpacked."""
+    """Files that are kept as they are or, if `contains` lists parts of its content, one archive that is unpacked."""
 
     files: tuple[PublishedFile, ...]
     contains: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class DataSet:
 
 
 def _digits(name: str, size: int, sha256: str, content_sha256: str) -> PublishedFile:
-    # The mirrors come first: the publisher's own server has long refused most requests.
+    # The mirrors come first: the publisher's own server refuses most requests.
     places = (
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -108,14 +108,14 @@ DATA_SETS = {
 
 
 def data_folder() -> Path:
-    """Where data sets are kept: the folder that RANKCODE_DATA names, or else ~/.cache/rankcode."""
+    """The folder for data sets: the one that the variable RANKCODE_DATA names, or ~/.cache/rankcode."""
     return Path(os.environ.get("RANKCODE_DATA") or "~/.cache/rankcode").expanduser()
 
 
 def download(name: str, to: str | Path | None = None, progress: bool = True) -> Path:
-    """Have a data set in a folder, `data_folder() / name` where none is named, and return the folder.
+    """Download a data set into a folder, by default `data_folder() / name`, and return the folder.
 
-    What is there already and whole is not requested again. One run at a time per folder.
+    Files that are already complete are not downloaded again. Only one process at a time may use a folder.
     """
     if name not in DATA_SETS:
         raise ValueError(f"there is no data set {name!r} to download: name one of {', '.join(DATA_SETS)}")
@@ -156,12 +156,12 @@ def _have_archive(data_set: DataSet, folder: Path, progress: bool) -> None:
                 folder.rmdir()  # it is empty, and Windows does not rename over a folder
             unpacked.rename(folder)
         finally:
-            shutil.rmtree(unpacked, ignore_errors=True)  # a full disk is not to be left full
-    shutil.rmtree(workplace, ignore_errors=True)  # also what a run left that was stopped right here
+            shutil.rmtree(unpacked, ignore_errors=True)  # do not leave a full disk full
+    shutil.rmtree(workplace, ignore_errors=True)  # also after a run that was interrupted at this point
 
 
 def _fetch(file: PublishedFile, path: Path, by_hand: str, progress: bool) -> None:
-    """Have a file at `path`, from the first address that gives it. `by_hand`: what to do where none does."""
+    """Download a file to `path` from the first address that has it. `by_hand`: the advice where none has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     reasons = []
@@ -178,16 +178,16 @@ def _fetch(file: PublishedFile, path: Path, by_hand: str, progress: bool) -> Non
     raise DownloadError(f"cannot download {file.name} ({'; '.join(reasons)}): {again}{by_hand}")
 
 
-class _AddressFailed(Exception):  # noqa: N818 (not an error of the user's)
-    """Nothing more is to be expected of this address."""
+class _AddressFailed(Exception):  # noqa: N818 (never shown to the user)
+    """The file cannot be downloaded from this address."""
 
 
 class _Cut(Exception):  # noqa: N818
-    """The connection ended too early; the next may go on from there."""
+    """The connection was interrupted; the next may resume it."""
 
 
 def _fetch_from(address: str, file: PublishedFile, part: Path, progress: bool) -> None:
-    """Have the whole file, with the right checksum, in `part`."""
+    """Receive the complete file, with the right checksum, in `part`."""
     while True:
         begun_before = _size(part) > 0
         _receive_all(address, file, part, progress)
@@ -195,7 +195,7 @@ def _fetch_from(address: str, file: PublishedFile, part: Path, progress: bool) -
         if found == file.sha256:
             return
         part.unlink()
-        if not begun_before:  # otherwise the wrong bytes may be those that were there: once more from the beginning
+        if not begun_before:  # otherwise the bytes that were there may be wrong: try again from the beginning
             raise _AddressFailed(f"sha256 {found}, expected {file.sha256}")
 
 
@@ -211,18 +211,18 @@ def _receive_all(address: str, file: PublishedFile, part: Path, progress: bool) 
             _receive(address, file, part, progress)
             return
         except _Cut as cut:
-            if _size(part) == begun_with:  # never gave a byte: not there at all
+            if _size(part) == begun_with:  # no byte was received
                 raise _AddressFailed(str(cut)) from None
             reason = str(cut)
     raise _AddressFailed(f"cut off {TRIES} times, last: {reason}")
 
 
 def _receive(address: str, file: PublishedFile, part: Path, progress: bool) -> None:
-    """Receive what is missing over one connection; all of it where the server cannot send a part."""
+    """Receive the missing bytes over one connection; the whole file if the server cannot send a part."""
     have = _size(part)
     with _open(address, have) as response:
         done = have if response.status == 206 else 0
-        # Said before the first byte, so that the page of a login screen does not take the place of what is there.
+        # Checked before the first byte, so that the page of a login screen does not overwrite the bytes received.
         total = _total(response, done)
         if total is not None and total != file.size:
             raise _AddressFailed(f"{total:,} bytes, expected {file.size:,}")
@@ -254,28 +254,28 @@ def _open(address: str, have: int):
 
 
 def _total(response, start: int) -> int | None:
-    """The size of the whole file in the words of the server; None where it does not say."""
+    """The size of the whole file that the server announces; None if it does not."""
     if response.status != 206:
         length = response.headers.get("Content-Length", "")
         return int(length) if length.isdecimal() else None
     sent = response.headers.get("Content-Range", "")  # bytes 100-199/200
     if not sent.startswith(f"bytes {start}-"):
-        raise _AddressFailed(f"sent {sent or 'a part that it does not name'}, not the bytes from {start} on")
+        raise _AddressFailed(f"sent {sent or 'an unnamed part'}, not the bytes from {start} on")
     total = sent.rpartition("/")[2]
     return int(total) if total.isdecimal() else None
 
 
 def _unpack(archive: Path, folder: Path, progress: bool) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # the remains of a killed run
     size, number = _size(archive), 0
     try:
         with open(archive, "rb") as packed, Progress(size, progress) as bar:
             with tarfile.open(fileobj=packed, mode="r:gz") as members:
-                # Not an argument of extract(), which Python 3.11.3 does not have: the checksum was right anyway.
+                # Set here because extract() of Python 3.11.3 has no such argument; the checksum was right anyway.
                 members.extraction_filter = getattr(tarfile, "data_filter", None)
                 for number, member in enumerate(members, 1):
                     members.extract(member, folder)
-                    done = min(packed.tell(), size - 1)  # it is read ahead: the end is when the last file is out
+                    done = min(packed.tell(), size - 1)  # reading is ahead of unpacking, which is not done yet
                     if bar.due(done):
                         bar.show(done, f"unpacking {archive.name}  {number:,} files")
             bar.show(size, f"unpacking {archive.name}  {number:,} files")
@@ -320,7 +320,7 @@ def _amount(size: int) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong in one line, without what urllib wraps around it."""
+    """The reason of an error in one line, without urllib's wrapping."""
     inner = getattr(error, "reason", error)
     text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
     return " ".join(str(text).split())

@@ -147,6 +147,7 @@ class Rows(ABC):
         device = torch.device(device)
         if device.type != "cuda":
             return columns
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         if str(device) not in self._fits:
             needed = sum(column.nbytes for column in columns if str(device) not in _COPIES.get(column, {}))
             self._fits[str(device)] = needed < torch.cuda.mem_get_info(device)[0] / 2

@@ -154,8 +154,6 @@ class Audio(FrontEnd):
     """Frames on either side of a step's own."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.log_mel, dict):  # as in a model file
-            object.__setattr__(self, "log_mel", LogMel(**self.log_mel))
         if not len(self.mean) == len(self.std) == self.log_mel.n_mels:
             raise ValueError(f"mean and std must have an entry for each of {self.log_mel.n_mels} bands")
         check_scale(self.mean, self.std)

@@ -1,4 +1,4 @@
-"""Tasks: data, shapes, labels and, where it exists, the theoretical limit."""
+"""Tasks: data, shapes, labels and, where it is known, the theoretical limit."""
 
 from rankcode.tasks.own_data import OwnData, rows_for
 from rankcode.tasks.speech_commands import SpeechCommands

@@ -1,5 +1,4 @@
-"""Digits that were never written: the same ones turned, stretched, slanted and moved a little. On the training
-device."""
+"""Augmentation of digits, on the training device: rotated, stretched, sheared and shifted a little."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DigitAugmentation:
-    """Called with images of bytes [rows, height, width] and a generator; gives them altered."""
+    """Called with images of bytes [rows, height, width] and a generator; returns augmented images."""
 
     turn: float = 12.0
-    """Largest angle, in degrees."""
+    """Largest angle of rotation, in degrees."""
     scale: float = 0.12
-    """Largest change of height and of width, each on its own, as a share."""
+    """Largest relative change of height and of width, drawn independently."""
     slant: float = 0.2
-    """Largest slant: how far the upper edge moves against the lower, as a share of the height."""
+    """Largest shear: shift of the upper edge against the lower, relative to the height."""
     shift: float = 2.0
     """Largest shift along each axis, in pixels."""
     contrast: float = 1.4
-    """Gives back what interpolation takes: without it strokes would be paler than real ones, and so spike later."""
+    """Restores the contrast that interpolation loses: paler strokes would spike later than real ones."""
 
     def __call__(self, stored: Tensor, lengths: Tensor | None, generator: torch.Generator) -> Tensor:
         rows, height, width = stored.shape
@@ -33,7 +32,7 @@ class DigitAugmentation:
         wide, high = 1 + random[2] * self.scale, 1 + random[3] * self.scale
         along, down = random[4] * 2 * self.shift / width, random[5] * 2 * self.shift / height
         cos, sin = angle.cos(), angle.sin()
-        # Where each pixel of the new image comes from, in units of half an image.
+        # The place each pixel of the new image comes from, in units of half an image.
         first = torch.stack([wide * cos, slant - high * sin, along], 1)
         second = torch.stack([wide * sin, high * cos, down], 1)
         grid = F.affine_grid(torch.stack([first, second], 1), [rows, 1, height, width], align_corners=False)

@@ -1,5 +1,5 @@
-"""Speech that was never recorded: the same words earlier or later, louder or softer, through other microphones,
-with noise, with parts missing. All of it on log-mel frames, on the training device."""
+"""Augmentation of recordings, on log-mel frames and on the training device: shifted in time, louder or softer, with
+other weights of the bands, with background noise, with parts masked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rankcode.front_ends.audio import LOWEST, power_of
 
 @dataclass(frozen=True)
 class SpeechAugmentation:
-    """Called with frames [rows, frames, bands], their lengths and a generator; gives them altered, as ln of power."""
+    """Called with frames [rows, frames, bands], their lengths and a generator; returns them as ln of power."""
 
     mean: tuple[float, ...]
-    """Mean of each band, which stands for a masked value."""
+    """Mean of each band, which replaces masked values."""
     noise: Tensor | None = None
-    """Frames of background noise [frames, bands]; without them none is added."""
+    """Frames of background noise [frames, bands]; None: no noise is added."""
     shift: int = 10
     """Largest shift in time, in frames."""
     gain: float = 0.5
@@ -27,13 +27,13 @@ class SpeechAugmentation:
     band_gain: float = 0.15
     """Standard deviation of the change of each band."""
     noise_share: float = 0.3
-    """Share of recordings that get noise."""
+    """Share of recordings to which noise is added."""
     noise_volume: float = 0.1
-    """Largest volume of the noise, against how it was recorded."""
+    """Largest amplitude of the noise, relative to its recording."""
     band_mask: int = 4
-    """Most bands that are masked."""
+    """Largest number of masked bands."""
     time_mask: int = 8
-    """Most frames that are masked, in each of two stretches."""
+    """Largest number of masked frames, in each of two stretches."""
     _noise_on: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, stored: Tensor, lengths: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -45,7 +45,7 @@ class SpeechAugmentation:
 
         frame = torch.arange(frames, device=device)
         last = frame[-1] if lengths is None else lengths[:, None] - 1
-        # What a shift leaves empty is filled by the mirrored edge.
+        # The frames that a shift leaves empty are mirrored at the edge.
         moved = (frame - (uniform(rows, 1) * (2 * self.shift + 1)).long() + self.shift).abs()
         moved = torch.where(moved > last, 2 * last - moved, moved).clamp(min=0)
         values = power_of(stored.gather(1, moved[..., None].expand(-1, -1, bands)))
@@ -53,7 +53,7 @@ class SpeechAugmentation:
         values = values + torch.randn(rows, 1, bands, generator=generator, device=device) * self.band_gain
         if self.noise is not None and len(self.noise) > frames:
             start = (uniform(rows, 1) * (len(self.noise) - frames)).long()
-            if device not in self._noise_on:  # moved there once, for a copy makes the host wait
+            if device not in self._noise_on:  # copied once, because a copy makes the host wait
                 self._noise_on[device] = self.noise.to(device)
             noise = power_of(self._noise_on[device][start + frame])
             volume = 2 * (self.noise_volume * uniform(rows, 1, 1)).clamp(min=1e-9).log()
@@ -67,7 +67,7 @@ class SpeechAugmentation:
 
 
 def _stretch(random: Tensor, longest: int, size: int) -> Tensor:
-    """A stretch of 0…longest places somewhere in each row: [rows, size]."""
+    """A random stretch of 0…longest places in each row: [rows, size]."""
     length = (random[:, :1] * (longest + 1)).long()
     start = (random[:, 1:] * (size - length + 1)).long()
     place = torch.arange(size, device=random.device)

@@ -1,6 +1,6 @@
 """Google Speech Commands (paper, sections 3.4 and B.4), v0.01 or v0.02: ten keywords, and every other word.
 
-A speaker is in one split only: the publisher's lists say in which, or the publisher's hash of the speaker.
+A speaker is in one split only: that of the publisher's lists, or else of the publisher's hash of the speaker.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class SpeechCommands(Splits[SoundRows]):
     """Which of ten keywords is spoken, or is it another word? A second of speech, 81 steps."""
 
     data: str | None = None
-    """Folder as published, or a feature cache of it. Default: speech-commands where RANKCODE_DATA says."""
+    """Folder as published, or a feature cache of it. Default: speech-commands in the folder RANKCODE_DATA."""
     augment: bool = False
-    """Alter the training recordings: shifted, louder or softer, coloured, noisy, with parts masked."""
+    """Augment the training recordings: they are shifted, louder or softer, filtered, noisy, with parts masked."""
     context: int = 10
     """Frames on either side of a step's own."""
     skip_bad: bool = False
-    """Leave out files that cannot be used, and say which."""
+    """Leave out files that cannot be used, and list them in `left_out`."""
 
     name: ClassVar[str] = "speech-commands"
     num_classes: ClassVar[int] = len(KEYWORDS) + 1
@@ -62,7 +62,7 @@ class SpeechCommands(Splits[SoundRows]):
 
     @property
     def left_out(self) -> list[str]:
-        """Files that could not be used, and why."""
+        """Files that could not be used, each with the reason."""
         return self.sound.left_out
 
     @cached_property
@@ -102,7 +102,7 @@ def recordings(folder: Path) -> Iterator[Recording]:
 
 
 def split_by_speaker(file_name: str) -> str:
-    """The split of a recording by the publisher's rule: a hash of the speaker, the part before `_nohash_`."""
+    """The split of a recording by the publisher's rule: a hash of the speaker, who is named before `_nohash_`."""
     speaker = file_name.split("_nohash_")[0]
     most = 2**27 - 1
     percent = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)

@@ -1,7 +1,7 @@
 """Continuous sequence spotting (paper, sections 3.1 and B.1): is there a run of equal values?
 
-All that the past says about the label is whether a long enough run has been seen and, if not, how long
-the present run is. So the posterior at every step, and what an ideal observer reaches with it, are exact.
+The past matters for the label only through whether a long enough run has occurred and, if not, the length of the
+current run. So the posterior at every step, and the performance of an ideal observer, are exact.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rankcode.data.sources import Batch, Generated
 
 
 class SpottingLimit(NamedTuple):
-    """What an ideal observer with a constant threshold reaches, over all sequences there are."""
+    """The performance of an ideal observer with a constant threshold, over all possible sequences."""
 
-    accuracy: float  # share of sequences answered right
+    accuracy: float  # share of sequences answered correctly
     steps: float  # mean steps read
     positive_steps: float  # mean steps read in positive sequences
     negative_steps: float  # mean steps read in negative sequences
@@ -73,11 +73,11 @@ class Spotting:
         return torch.stack([1 - probability, probability], dim=-1)
 
     def limit(self, threshold: float = 0.95) -> SpottingLimit:
-        """Exact: what answering as soon as a class is at least as probable as the threshold reaches."""
+        """The exact performance of answering as soon as a class is at least as probable as the threshold."""
         if not 0.5 <= threshold <= 1:
             raise ValueError(f"threshold must be between 0.5 and 1, not {threshold}")
-        reading = self._positive.new_zeros(self.run_length + 1)  # share of sequences unanswered, by present run
-        reading[1] = 1.0  # the first value is a run of one, whatever it is
+        reading = self._positive.new_zeros(self.run_length + 1)  # share of sequences unanswered, by current run
+        reading[1] = 1.0  # after the first value the run has length one
         right = 0.0
         steps = self._positive.new_zeros(2)  # negative, positive
         for step in range(1, self.steps + 1):
@@ -93,13 +93,13 @@ class Spotting:
         return SpottingLimit(right, float(steps.sum()), positive_steps, negative_steps, float(share))
 
     def limit_curves(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The limit by name, as (accuracy, steps): exact, a point for each of some θ."""
+        """The limit by name, as (accuracy, steps): exact, one point for each of several θ."""
         limits = [self.limit(threshold) for threshold in (0.55, 0.6, 0.7, 0.8, 0.9, 0.95)]
         accuracy, steps = (torch.tensor([limit[k] for limit in limits]) for k in (0, 1))
         return {"constant threshold on the exact posterior": (accuracy, steps)}
 
     def _advance(self, mass: Tensor) -> Tensor:
-        """Where unanswered sequences go in one step, by present run: it ends, or it grows. None is positive yet."""
+        """The shares after one more step, by current run, which ends or grows. None of the sequences is positive."""
         following = torch.zeros_like(mass)
         following[1] = mass[:-1].sum() / 2
         following[2:] = mass[1:-1] / 2
@@ -107,7 +107,7 @@ class Spotting:
 
     @cached_property
     def _positive(self) -> Tensor:
-        """P(positive | step, present run): [steps + 1, run_length + 1]; run_length: already positive."""
+        """P(positive | step, current run): [steps + 1, run_length + 1]; run_length: already positive."""
         table = torch.zeros(self.steps + 1, self.run_length + 1, dtype=torch.float64)
         table[:, -1] = 1.0
         for step in range(self.steps - 1, -1, -1):
@@ -115,7 +115,7 @@ class Spotting:
         return table
 
     def _runs(self, inputs: Tensor) -> Tensor:
-        """Length of the present run at every step, run_length from the first positive step on: [rows, steps]."""
+        """Length of the current run at every step, run_length from the first positive step on: [rows, steps]."""
         if inputs.shape[1:] != (self.steps, 1):
             raise ValueError(f"inputs must have shape [rows, {self.steps}, 1], not {list(inputs.shape)}")
         values = inputs[..., 0]

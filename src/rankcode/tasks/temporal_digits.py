@@ -1,6 +1,6 @@
-"""Temporal digits: the paper's temporal MNIST (section 3.3) on the small digits that scikit-learn carries.
+"""Temporal digits: the paper's temporal MNIST (section 3.3) with the small digits of scikit-learn.
 
-1,797 images of 8 × 8 pixels, nothing to download: trains in seconds what temporal MNIST trains in minutes.
+1,797 images of 8 × 8 pixels that come with scikit-learn; training takes seconds instead of minutes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _load() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class TemporalDigits:
-    """Which digit is it? Small images, in which every pixel spikes once, the darkest first."""
+    """Which digit is it? Small images in which every pixel spikes once, the darkest first."""
 
     steps: int = 10
     """Steps an image is spread over."""
     flat: bool = False
-    """Give each step as 64 numbers instead of a 1 × 8 × 8 image."""
+    """Make each step a vector of 64 numbers instead of a 1 × 8 × 8 image."""
     split_seed: int = 0
-    """Which images are for training, validation and testing (60, 20 and 20 % of each digit)."""
+    """Seed that divides the images into training, validation and test data (60, 20 and 20 % of each digit)."""
 
     name: ClassVar[str] = "temporal-digits"
     num_classes: ClassVar[int] = 10
@@ -67,7 +67,7 @@ class TemporalDigits:
         return self._split(0.8, 1.0)
 
     def _split(self, start: float, stop: float) -> Arrays:
-        """The given share of the images of each digit, in the order they are stored in."""
+        """A share of the images of each digit, in the order in which they are stored."""
         images, labels = _load()
         random = np.random.default_rng(self.split_seed)
         chosen = []

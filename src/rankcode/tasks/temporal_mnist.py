@@ -18,7 +18,7 @@ from rankcode.data.sources import Arrays, BadData
 from rankcode.front_ends.latency_code import LatencyCode
 from rankcode.tasks.digit_augmentation import DigitAugmentation
 
-HELD_OUT = 5_000  # training digits for validation; the paper has none
+HELD_OUT = 5_000  # training digits used for validation; the paper uses none
 BLOCK = 1 << 20  # bytes unpacked at once
 
 
@@ -27,13 +27,13 @@ class TemporalMNIST:
     """Which digit is it? Every pixel spikes once within ten steps, the darkest first."""
 
     data: str | None = None
-    """Folder of the four idx files, gzipped or not. Default: mnist in the folder that RANKCODE_DATA names."""
+    """Folder with the four idx files, gzipped or not. Default: mnist in the folder that RANKCODE_DATA names."""
     steps: int = 10
     """Steps an image is spread over."""
     flat: bool = False
-    """Give each step as 784 numbers instead of a 1 × 28 × 28 image."""
+    """Make each step a vector of 784 numbers instead of a 1 × 28 × 28 image."""
     augment: bool = False
-    """Alter the training digits: turned, stretched, slanted and moved a little, anew each time."""
+    """Augment the training digits: they are rotated, stretched, sheared and shifted a little, differently each time."""
 
     name: ClassVar[str] = "temporal-mnist"
     num_classes: ClassVar[int] = 10
@@ -57,7 +57,7 @@ class TemporalMNIST:
 
     @cached_property
     def validation(self) -> Arrays:
-        """The last of the training digits, which are in no order of kind or writer that matters."""
+        """The last training digits; their order depends neither on the digit nor on the writer."""
         return self._split("train", slice(-HELD_OUT, None))
 
     @cached_property
@@ -109,7 +109,7 @@ def _unpacked(file: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _find(folder: Path, name: str) -> Path:
-    # Some copies have a dot in place of the last hyphen.
+    # Some copies have a dot instead of the last hyphen.
     for path in (folder / each for stem in (name, name.replace("-idx", ".idx")) for each in (stem, f"{stem}.gz")):
         if path.is_file():
             return path

@@ -1,8 +1,8 @@
 """The 2-sequence problem (paper, sections 3.2 and B.2): is the mean of a noisy sequence +0.05 or −0.05?
 
-How noisy a sequence is differs from one to the next and is not told, so some deserve an early answer and
-others do not. The posterior is exact (see noise_evidence), and so are the limits that follow from it: of
-answering at a constant threshold, and of answering when it is optimal to (see optimal_stopping).
+The standard deviation differs from sequence to sequence and is unknown, so some sequences allow an early answer and
+others do not. The posterior is exact (see two_sequence_evidence), and so are the limits that follow from it: of
+answering at a constant threshold, and of answering at the optimal step (see two_sequence_stopping).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import torch
 from torch import Tensor
 
 from rankcode.data.sources import Batch, Generated
-from rankcode.tasks.noise_evidence import NoiseEvidence
-from rankcode.tasks.optimal_stopping import OptimalStopping
+from rankcode.tasks.two_sequence_evidence import NoiseEvidence
+from rankcode.tasks.two_sequence_stopping import OptimalStopping
 
-# Of limit_curves, close enough that straight lines between them will do.
+# Points of limit_curves, close enough to draw straight lines between them.
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.83, 0.86, 0.88, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.975)
 THRESHOLDS += (0.98, 0.985, 0.99, 0.995, 0.999)
 COSTS = (0.05, 0.035, 0.025, 0.02, 0.016, 0.013, 0.01, 0.008, 0.006, 0.004, 0.003, 0.002, 0.001, 0.0005, 0.0001)
-CHUNK = 20_000  # rows at once: bounds the memory that the limits take
+CHUNK = 20_000  # rows processed at once: bounds the memory of computing the limits
 
 
 class Limit(NamedTuple):
-    """What ideal observers reach: one entry for each threshold, or cost of a step, asked for."""
+    """The performance of ideal observers: one entry for each threshold, or for each cost of a step."""
 
-    accuracy: Tensor  # share of sequences answered right
+    accuracy: Tensor  # share of sequences answered correctly
     steps: Tensor  # mean steps read; a sequence on which an observer never fires counts as its full length
 
 
@@ -41,7 +41,7 @@ class TwoSequence:
     steps: int = 40
     """Length of a sequence."""
     mean: float = 0.05
-    """Mean of the positive sequences; the negative ones have its opposite."""
+    """Mean of the positive sequences; that of the negative ones is its opposite."""
     low: float = 0.05
     """Smallest standard deviation of a sequence."""
     high: float = 0.25
@@ -95,7 +95,7 @@ class TwoSequence:
         return torch.stack([torch.sigmoid(-log_odds), torch.sigmoid(log_odds)], dim=-1)
 
     def constant_threshold_curve(self, inputs: Tensor, labels: Tensor, thresholds: Sequence[float]) -> Limit:
-        """What answering as soon as a class is at least as probable as θ reaches on these sequences, for each θ."""
+        """The performance on these sequences of answering as soon as a class has probability θ, for each θ."""
         if not thresholds or not all(0.5 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be between 0.5 and 1, and at least one, not {list(thresholds)}")
         bound = torch.tensor([_logit(threshold) for threshold in thresholds], dtype=torch.float64, device=inputs.device)
@@ -106,7 +106,8 @@ class TwoSequence:
         return self._curve(inputs, labels, len(bound), answers)
 
     def optimal_stopping_curve(self, inputs: Tensor, labels: Tensor, costs: Sequence[float]) -> Limit:
-        """What answering at the best moment reaches on these sequences, for each cost of a step (an error: 1)."""
+        """The performance on these sequences of answering at the optimal step, for each cost of a step relative to
+        that of an error."""
         return self._curve(inputs, labels, len(costs), self.optimal_stopping(costs).answers)
 
     def limit_curves(self) -> dict[str, Limit]:
@@ -119,7 +120,7 @@ class TwoSequence:
         }
 
     def optimal_stopping(self, costs: Sequence[float]) -> OptimalStopping:
-        """The optimal observer for each of these step costs; remembered, since it takes seconds to work out."""
+        """The optimal observer for each of these step costs; cached, since computing it takes seconds."""
         return _optimal_stopping(self, tuple(costs))
 
     @cached_property
@@ -141,7 +142,7 @@ class TwoSequence:
             yield step, total, squares, self.evidence.log_odds(step, total, squares)
 
     def _curve(self, inputs: Tensor, labels: Tensor, observers: int, answers: Callable[..., Tensor]) -> Limit:
-        """Accuracy and mean steps of observers: `answers(step, …)` says which answer now, [rows, observers]."""
+        """Accuracy and mean steps of observers: `answers(step, …)` says which ones answer now, [rows, observers]."""
         self._check(inputs)
         if labels.shape != inputs.shape[:1]:
             raise ValueError(f"labels must have shape [{len(inputs)}], one for each row, not {list(labels.shape)}")
@@ -150,7 +151,7 @@ class TwoSequence:
             positive = labels[rows].bool()
             reading = torch.ones(len(positive), observers, dtype=torch.bool, device=inputs.device)
             for step, total, squares, log_odds in self._observe(inputs[rows]):
-                some = reading.any(1).nonzero()[:, 0]  # rows that an observer still reads
+                some = reading.any(1).nonzero()[:, 0]  # rows that at least one observer still reads
                 answered = reading[some] & answers(step, total[some], squares[some], log_odds[some])
                 correct = (log_odds[some] > 0) == positive[some]
                 right += (answered & correct[:, None]).sum(0)

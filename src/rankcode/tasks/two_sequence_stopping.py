@@ -1,8 +1,8 @@
-"""The best any observer of the 2-sequence problem can do, when an error costs 1 and every step costs a little.
+"""The optimal observer of the 2-sequence problem, when an error costs 1 and every step a constant.
 
-A sequence's sum and sum of squares are all that matters of its past. Backward induction from the last step
-gives, on a grid of them, the expected cost of reading on; the optimal observer answers as soon as answering
-costs no more. By symmetry only the size of the sum counts.
+The past of a sequence matters only through its sum and its sum of squares. Backward induction from the last step
+gives, on a grid of these two, the expected cost of reading on; the optimal observer answers as soon as answering costs
+no more than that. By symmetry only the magnitude of the sum counts.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import math
 import torch
 from torch import Tensor
 
-from rankcode.tasks.noise_evidence import NoiseEvidence
+from rankcode.tasks.two_sequence_evidence import NoiseEvidence
 
 
 class OptimalStopping:
-    """The optimal observer for each of some step costs.
+    """The optimal observer for each of several step costs.
 
-    `expected_cost` [costs] is what it pays on average, errors and steps together: computed, not sampled, and right
-    to about 1e-5, which is what a finer grid changes.
+    `expected_cost` [costs] is its mean cost, errors and steps together: computed, not sampled, and accurate to about
+    1e-5, by which a finer grid changes it.
     """
 
     SUM_NODES = 48
@@ -30,10 +30,10 @@ class OptimalStopping:
             raise ValueError(f"step costs must be positive, and at least one, not {list(costs)}")
         self.evidence = evidence
         self.costs = torch.tensor(costs, dtype=torch.float64)
-        # Where the odds of an error are far below a step's cost, every observer has answered.
+        # Where the odds of an error are far below the cost of a step, every observer has answered.
         self.largest_log_odds = 5 - math.log(min(*costs, 0.5))
         coarse = self._next_values(evidence.low / 2)
-        fine = self._next_values(evidence.low / 16)  # the last answer's error has a kink where the answer turns
+        fine = self._next_values(evidence.low / 16)  # the error of the last answer has a kink where the answer changes
 
         self.tables: list[Tensor] = [torch.empty(0)] * evidence.steps  # by step: see _padded
         for step in range(evidence.steps - 1, 0, -1):
@@ -55,7 +55,7 @@ class OptimalStopping:
         return torch.sigmoid(-log_odds.abs())[:, None] <= self.cost_of_reading_on(step, total, squares)
 
     def cost_of_reading_on(self, step: int, total: Tensor, squares: Tensor) -> Tensor:
-        """The expected cost from here on of reading another step, interpolated on the grid: […, costs]."""
+        """The expected future cost of reading another step, interpolated on the grid: […, costs]."""
         table = self.tables[step].to(total.device)
         root_mean_square = (squares / step).sqrt()
         noise = torch.log1p(root_mean_square / self.evidence.low) / self._noisiest(step)
@@ -72,7 +72,7 @@ class OptimalStopping:
         return result
 
     def _next_values(self, spacing: float) -> tuple[Tensor, Tensor]:
-        """Values the next input may have, and how probable each is by class and σ: [classes · quadrature, values]."""
+        """Values of the next input, and the probability of each by class and σ: [classes · quadrature, values]."""
         evidence = self.evidence
         reach = math.ceil((evidence.mean + 5 * evidence.high) / spacing)
         value = spacing * torch.arange(-reach, reach + 1, dtype=torch.float64)
@@ -82,7 +82,7 @@ class OptimalStopping:
         return value, spacing * density.flatten(0, 1)
 
     def _reading_on(self, step: int, total: Tensor, squares: Tensor, next_values: tuple[Tensor, Tensor]) -> Tensor:
-        """One step of the induction: a step's cost and the expected cost after it, [nodes] to [nodes, costs]."""
+        """One step of the induction: the cost of a step and the expected cost after it, [nodes] to [nodes, costs]."""
         evidence, (value, density) = self.evidence, next_values
         terms = torch.cat([evidence.log_terms(step, far) for far in evidence.distances(step, total, squares)], dim=-1)
         probability = terms.softmax(-1) @ density  # [nodes, values]
@@ -90,7 +90,7 @@ class OptimalStopping:
         error = torch.sigmoid(-evidence.log_odds(step + 1, total, squares).abs())
         expected = (probability * error).sum(1, keepdim=True)
         if step + 1 < evidence.steps:
-            # Reading on costs a step at least: nothing is saved where an error costs less than that.
+            # Reading on costs at least one step: it saves nothing where the expected error costs less.
             node, column = torch.nonzero((error > self.costs.min()) & (probability > 1e-8), as_tuple=True)
             reading_on = self.cost_of_reading_on(step + 1, total[node, column], squares[node, column])
             saved = (reading_on - error[node, column, None]).clamp(max=0) * probability[node, column, None]
@@ -98,12 +98,12 @@ class OptimalStopping:
         return self.costs + expected
 
     def _noisiest(self, step: int) -> float:
-        """The largest noise coordinate on the grid; noisier sequences are taken for this noisy."""
+        """The largest noise coordinate on the grid; noisier sequences are clipped to it."""
         evidence = self.evidence
         return math.log1p((evidence.mean + evidence.high * (1 + 4 / math.sqrt(step))) / evidence.low)
 
     def _largest_sum(self, step: int, root_mean_square: Tensor) -> Tensor:
-        """The largest sum on the grid: about the smaller of the largest possible and one that is evidence enough."""
+        """The largest sum on the grid: about the smaller of the largest possible and one with sufficient evidence."""
         evidence = self.evidence
         enough = self.largest_log_odds * (root_mean_square**2 + evidence.low**2) / (2 * evidence.mean)
         largest = step * root_mean_square

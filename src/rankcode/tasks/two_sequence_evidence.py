@@ -1,9 +1,9 @@
-"""The exact log-odds of the 2-sequence problem, with the unknown noise integrated out.
+"""The exact log-odds of the 2-sequence problem, with the unknown standard deviation integrated out.
 
-Given its class, a sequence matters only through its length t and its sum of squared distances A from the
-mean of that class: log p(x | class) = F_t(A) + constant, where F_t(A) = log ∫ σ^−t exp(−A / 2σ²) dσ.
-F_t is a smooth function of one number. It is computed once by Gauss-Legendre quadrature over log σ, with
-its slope, on an even grid of √A, and read off by cubic Hermite interpolation from then on.
+Given its class, a sequence matters only through its length t and its sum of squared distances A from the mean of that
+class: log p(x | class) = F_t(A) + constant, where F_t(A) = log ∫ σ^−t exp(−A / 2σ²) dσ. F_t is a smooth function of one
+number. Its values and slopes are tabulated once by Gauss-Legendre quadrature over log σ on an even grid of √A, and
+interpolated with cubic Hermite splines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class NoiseEvidence:
-    """Log-odds of a positive against a negative mean of the same size, σ being uniform between two bounds."""
+    """Log-odds of a positive against a negative mean of the same magnitude, for σ uniform between two bounds."""
 
     QUADRATURE = 96  # nodes over log σ
     GRID = 2048  # nodes over √A, for each step
@@ -53,7 +53,7 @@ class NoiseEvidence:
         return self.log_terms(step, distance).logsumexp(-1)
 
     def interpolated(self, step: int, distance: Tensor) -> Tensor:
-        """F by interpolation, by quadrature beyond the table."""
+        """F by interpolation; by quadrature beyond the table."""
         values, slopes = self.values[step].to(distance.device), self.slopes[step].to(distance.device)
         position = distance.sqrt() / self.spacings[step]
         left = position.long().clamp(max=self.GRID - 2)
@@ -67,7 +67,7 @@ class NoiseEvidence:
         return result
 
     def _table(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """F, its change per grid cell, and the grid's spacing, out to where next to no sequence gets."""
+        """F, its slope per grid cell, and the spacing of the grid, which covers nearly all sequences."""
         farthest = self.high * (math.sqrt(step) + 7) + 2 * self.mean * math.sqrt(step)
         root = torch.linspace(0, farthest, self.GRID, dtype=torch.float64)
         spacing = root[1] - root[0]
