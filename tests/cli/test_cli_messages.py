@@ -55,7 +55,7 @@ def test_what_an_encoding_lacks_is_spelled_out():
         (OSError(28, "No space left on device"), "No space left on device"),
         (ModuleNotFoundError("no", name="matplotlib.figure"), "pip install 'rankcode[plots]'"),
         (MemoryError(), "not enough memory"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory"),
+        (MemoryError("no memory for this: choose a smaller batch_size"), "choose a smaller --batch-size"),
         (KeyError("finish_with"), "(KeyError; set RANKCODE_TRACEBACK=1 to see where)"),
     ],
 )

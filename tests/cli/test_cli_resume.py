@@ -84,3 +84,18 @@ def test_data_is_not_moved_under_a_run_that_goes_on(trained, tmp_path):
     finally:
         held.close()
     assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_a_finished_run_is_trained_for_longer(tmp_path, capsys):
+    path = two_levels(tmp_path / "levels.npz")
+    main(["train", path, *QUICK, "--epochs", "2", "--folder", "run"])
+    main(["train", path, *QUICK, "--epochs", "4", "--folder", "at-once"])
+    main(["resume", "run", *CPU, "--epochs", "4"])
+    assert Path("run/last.safetensors").read_bytes() == Path("at-once/last.safetensors").read_bytes()
+    assert RunFolder("run").config()["training"]["epochs"] == 4
+    main(["resume", "run", *CPU, "--examples", "500"])
+    assert RunFolder("run").records()[-1]["examples"] >= 500
+    says(["resume", "run", *CPU, "--examples", "100"], "examples", status=1)
+    says(["resume", "run", *CPU, "--epochs", "9", "--examples", "900"], "epochs or examples, not both", status=2)
+    says(["resume", "run", *CPU, "--epochs", "-1"], "epochs must be a number above 0", status=2)
+    says(["resume", "run", *CPU, "--epochs", "1e308"], "--epochs", "too long", status=1)

@@ -12,7 +12,7 @@ import warnings
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
-from rankcode.cli.messages import UsageError, explained, printable, spell_out_what_cannot_be_encoded
+from rankcode.cli.messages import UsageError, as_flags, explained, printable, say, spell_out_what_cannot_be_encoded
 
 COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
     "demo": "Train two small networks and write a page that compares them.",
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
     options: set[str] = set()
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *_, **__: _warn(message, options)
             if (command := _parsed(argv, options)) is not None:
                 command.run()
         sys.stdout.flush()
@@ -119,8 +119,8 @@ def _version() -> str:
         return "from source"
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"rankcode: warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+def _warn(message: Warning | str, options: set[str]) -> None:
+    say(f"rankcode: warning: {as_flags(' '.join(str(message).split()), options)}", file=sys.stderr)
 
 
 def _stop(message: str, status: int) -> NoReturn:

@@ -84,13 +84,11 @@ def explained(error: Exception, options: Collection[str]) -> str:
     """An error in one line."""
     if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
         return f"this needs {error.name}: pip install 'rankcode[{extra}]'"
-    if isinstance(error, MemoryError) and "does not fit" in str(error):
-        return str(error)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
-        return "there is not enough memory: choose smaller sizes, such as --batch-size or --hidden-size"
+    if isinstance(error, MemoryError) and not str(error):
+        return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())
-    if isinstance(error, ValueError | OSError | ImportError):
+    if isinstance(error, ValueError | OSError | ImportError | MemoryError):
         return as_flags(text, options)
     return f"{text} ({type(error).__name__}; set RANKCODE_TRACEBACK=1 to see where)"

@@ -7,7 +7,9 @@ from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from rankcode.cli.names import usage_errors
 from rankcode.cli.options import Device, MovedData
 from rankcode.cli.train import fit_and_report
 from rankcode.saving.run_folder import RunFolder
@@ -27,13 +29,20 @@ class Resume:
     run_folder: str
     """Folder of the run."""
     _: KW_ONLY
+    epochs: float | None = None
+    """Passes over the training data in all, to train for longer."""
+    examples: int | None = None
+    """Rows to train on in all, to train for longer."""
     data: MovedData = None
     device: Device = "auto"
 
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
-        training = Training.of_run(folder, device=self.device, tensorboard=logged)
+        longer: Any = {"epochs": self.epochs, "examples": self.examples}
+        with usage_errors():
+            Training(**longer)
+        training = Training.of_run(folder, device=self.device, tensorboard=logged, **longer)
         data = None if self.data is None else str(Path(self.data).absolute())
         task, network, objective = folder.task(data), folder.network(), folder.objective()
         if self.data is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import torch
 from cyclopts import Parameter
 
-from rankcode.cli.messages import say, say_left_out
+from rankcode.cli.messages import as_flags, say, say_left_out
 from rankcode.cli.names import ObjectiveName, data_name, named_objective, named_task, read_beta, usage_errors
 from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Flag
 from rankcode.data.npz_files import Layout
@@ -144,25 +144,24 @@ def fit_and_report(network: Network, task: Any, objective: Objective, config: Tr
     if hasattr(task, "summary"):
         say(task.summary(), file=sys.stderr)
     say_left_out(getattr(task, "left_out", ()))
-    folder = Path(str(config.folder))
+    folder, name = Path(str(config.folder)), shlex.quote(str(config.folder))
     try:
         history = fit(network, task, objective, config)
     except KeyboardInterrupt:
         begun = (folder / "checkpoint.pt").exists()
-        raise KeyboardInterrupt(f"stopped{f'; continue with: rankcode resume {folder}' if begun else ''}") from None
+        raise KeyboardInterrupt(f"stopped{f'; continue with: rankcode resume {name}' if begun else ''}") from None
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
         return
     kept = history.best if config.finish_with == "best" else history.records[-1]
     if kept is not None and "validation" in kept:
         report = kept["first_spike" if config.select == "first_spike_accuracy" else "validation"]
-        accuracy, steps = 100 * report["accuracy"], report["mean_steps"]
-        say(
-            f"kept the {config.finish_with} model: accuracy {accuracy:.2f} %, mean steps {steps:.2f} on validation data"
-        )
+        measured = f"accuracy {100 * report['accuracy']:.2f} %, mean steps {report['mean_steps']:.2f}"
+        say(f"kept the {config.finish_with} model: {measured} on validation data")
     if history.problem is not None:
-        say(history.problem)
-    name = shlex.quote(str(folder))
+        say(as_flags(history.problem, vars(config)))
     say(f"the run is in {folder}; try next:")
+    if history.problem is not None:
+        say(f"  rankcode resume {name} --examples {2 * history.records[-1]['examples']}  # train for longer")
     say(f"  rankcode evaluate {name}     # on test data", f"  rankcode tradeoff {name}     # at other thresholds")
     if network.front_end is not None and network.front_end.file_suffixes:
         say(f"  rankcode predict {name} FILE # on new data")
