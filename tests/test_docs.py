@@ -265,6 +265,28 @@ def test_the_api_page_names_all_that_is_public():
             assert f"{name}.{inner}" in named or inner in page, f"rankcode.{name}.{inner} is not in docs/api.md"
 
 
+def test_the_files_that_the_architecture_names_exist():
+    page = (DOCS / "architecture.md").read_text()
+    package = ROOT / "src" / "rankcode"
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", page):
+        assert (package / name).exists() or (ROOT / name).exists(), name
+    for name in re.findall(r"`(\w+)` in `([\w/]+\.py)`", page):
+        assert name[0] in (package / name[1]).read_text(), name
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_source():
+    (tree,) = re.findall(
+        r"^```\n(src/rankcode/\n.*?)^```$", (DOCS / "architecture.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    listed = re.findall(r"^  ([\w.]+/?) ", tree, re.MULTILINE)
+    package = ROOT / "src" / "rankcode"
+    there = {path.name + "/" * path.is_dir() for path in package.iterdir()} - {"__pycache__/", "__main__.py"}
+    assert set(listed) == there and len(listed) == len(there)
+    for folder, line in re.findall(r"^  (\w+/) +((?:.*\n)(?:   .*\n)*)", tree, re.MULTILINE):
+        for name in re.findall(r"[\w]+\.py|[\w]+/", line):
+            assert (package / folder / name).exists(), f"{folder}{name}"
+
+
 def build(root, folder):
     for part in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
         if importlib.util.find_spec(part) is None:
