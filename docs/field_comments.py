@@ -1,6 +1,6 @@
-"""The fields of a class, in the API reference, as one table.
+"""Shows the fields of a class as one table in the API reference.
 
-What is said about a field is its docstring or, where it has none, the comment at the end of its line.
+The description of a field is its docstring or, if it has none, the comment at the end of its line.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def modules(module: griffe.Module):
 
 
 def tabulate(of: griffe.Class) -> None:
-    """Move the fields that something is said about into the docstring of their class."""
+    """Move the fields that have a description into the docstring of their class."""
     lines = []
     for name, field in list(of.attributes.items()):
-        if field.is_alias or name.startswith("_") or not (text := said(field)):
+        if field.is_alias or name.startswith("_") or not (text := description(field)):
             continue
         lines.append(f"    {name} ({field.annotation}): {text}")
         del of.members[name]
@@ -38,7 +38,7 @@ def tabulate(of: griffe.Class) -> None:
         of.docstring = griffe.Docstring("\n".join([*above, "Attributes:", *lines]), parent=of)
 
 
-def said(field: griffe.Attribute) -> str:
+def description(field: griffe.Attribute) -> str:
     if field.docstring is not None:
         return " ".join(field.docstring.value.split())
     if field.lineno is None or field.annotation is None:

@@ -25,7 +25,7 @@ from typing import Any
 from rankcode import cells
 from rankcode.experiments.reproduction import Reproduction, Setting, paper_time
 from rankcode.network import Network
-from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
+from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
 from rankcode.tasks import TemporalDigits, TemporalMNIST
 from rankcode.training.config import Training
 
@@ -103,7 +103,12 @@ def lstm_until_spike(place: Reproduction) -> Setting:
 
 
 def conv_lstm(
-    place: Reproduction, paper: int, beta: Beta, name: str, epochs: tuple[float, float, float], **settings: Any
+    place: Reproduction,
+    paper: int,
+    beta: float | Switch,
+    name: str,
+    epochs: tuple[float, float, float],
+    **settings: Any,
 ) -> Setting:
     read = task(place)
     channels, height, width = read.input_shape
