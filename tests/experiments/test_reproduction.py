@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from rankcode import AtSpike, Network, cells, experiments
+from rankcode import AtSpike, Network, Training, cells, experiments
 from rankcode.cli.main import main
 from rankcode.data import Arrays
 from rankcode.experiments import page, reproduction
@@ -197,6 +198,14 @@ def test_the_same_picture_is_the_same_file(tmp_path):
         Reproduction("smoke", folder).write("fig2", "Fig. 2", Result(figure, [], {}, ""))
         files.append([(folder / "fig2" / f"fig2.{ending}").read_bytes() for ending in ("png", "svg")])
     assert files[0] == files[1]
+
+
+def test_the_reproduction_does_not_depend_on_defaults_of_training():
+    source = Path(reproduction.__file__).read_text()
+    (call,) = re.findall(r"^TRAINING = Training\((.*?)^\)", source, re.DOTALL | re.MULTILINE)
+    given = set(re.findall(r"(\w+)=", call))
+    by_run = {"epochs", "examples", "validate_every", "seed", *Training.WHERE}
+    assert given == {each.name for each in fields(Training)} - by_run
 
 
 def test_data_of_one_kind_or_of_all(tmp_path):

@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from rankcode import cells
-from rankcode.experiments.reproduction import Reproduction, Setting, paper_time
+from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting, paper_time
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
 from rankcode.tasks import TemporalDigits, TemporalMNIST
@@ -59,8 +59,8 @@ def kernel(place: Reproduction) -> int:
 def training(place: Reproduction, epochs: tuple[float, float, float], records: int = 12, **settings: Any) -> Training:
     """`records`: number of validations at quick scale; at paper scale there is one after every epoch."""
     length, rows = place.pick(*epochs), place.pick(64, 32, 64)
-    settings.setdefault("select", "accuracy")
-    return Training(
+    return replace(
+        TRAINING,
         epochs=length,
         batch_size=rows,
         learning_rate=place.pick(0.01, 0.003, 0.001),

@@ -11,12 +11,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from rankcode.experiments.reproduction import Reproduction, Setting, Trained
+from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting, Trained
 from rankcode.experiments.sweeps import CONTEXT, Sweeps
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.tasks import SpeechCommands
-from rankcode.training.config import Training
 from rankcode.training.standard_network import standard_network
 
 THETA = 0.95
@@ -49,7 +48,8 @@ def betas(place: Reproduction) -> tuple[float, ...]:
 
 
 def setting(place: Reproduction, objective: Objective, name: str, augment: bool = False) -> Setting:
-    training = Training(
+    training = replace(
+        TRAINING,
         epochs=place.pick(6, 2, 300),
         batch_size=place.pick(60, 128, 512),
         learning_rate=place.pick(0.03, 0.003, 0.001),

@@ -8,14 +8,14 @@ first output spike or at the last step. The paper does not give pooling, epochs 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rankcode import cells
-from rankcode.experiments.reproduction import Reproduction, Setting
+from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting
 from rankcode.experiments.trainings import mnist as mnist_trainings
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, Objective
-from rankcode.training.config import Training
 
 THETA = 0.5
 
@@ -36,13 +36,13 @@ def network(place: Reproduction) -> Network:
 
 
 def training(place: Reproduction, objective: Objective, name: str) -> Setting:
-    settings = Training(
+    settings = replace(
+        TRAINING,
         epochs=place.pick(2, 0.25, 30),
         batch_size=place.pick(64, 100, 400),
         learning_rate=place.pick(0.01, 0.003, 0.001),
         validate_every=place.pick(6, 20, None),
         first_spike_threshold=THETA,
-        select="accuracy",
         finish_with="last",
     )
     return Setting(f"mnist-spiking-{name}", mnist_trainings.task(place), lambda: network(place), objective, settings)

@@ -4,13 +4,14 @@ measures spike times relative to the earliest step at which the answer is certai
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankcode import cells
-from rankcode.experiments.reproduction import Reproduction, Setting, Trained
+from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting, Trained
 from rankcode.inference import decide
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
@@ -44,14 +45,13 @@ def until_spike(place: Reproduction) -> Setting:
 
 def own(place: Reproduction) -> Setting:
     """Rank coding with β > 0, a cosine schedule and averaged weights."""
-    training = Training(
+    training = replace(
+        TRAINING,
         examples=_examples(place),
-        batch_size=128,
         learning_rate=0.002,
         schedule="cosine",
         ema_decay=place.pick(0.9, 0.99, 0.999),
         max_grad_norm=1.0,
-        select="accuracy",
         finish_with="last",
         validate_every=_validate_every(place),
     )
@@ -59,12 +59,11 @@ def own(place: Reproduction) -> Setting:
 
 
 def _paper_training(place: Reproduction) -> Training:
-    return Training(
+    return replace(
+        TRAINING,
         examples=_examples(place),
-        batch_size=128,
         learning_rate=place.pick(0.01, 0.001, 0.0003),
         max_grad_norm=None,
-        select="accuracy",
         finish_with="last",
         validate_every=_validate_every(place),
     )

@@ -6,11 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankcode import cells
-from rankcode.experiments.reproduction import Reproduction, Setting
+from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.tasks import TwoSequence
-from rankcode.training.config import Training
 
 UNITS = 125
 DRAWN = ("rank-coded-0.95", "conventional")  # the trainings whose spike times Fig. 2 draws
@@ -23,21 +22,22 @@ def task(place: Reproduction) -> TwoSequence:
 def training(place: Reproduction, objective: Objective, name: str, own: bool = False) -> Setting:
     """`own`: a cosine schedule, larger batches, clipped gradients and averaged weights."""
     if own:
-        how = Training(
+        how = replace(
+            TRAINING,
             batch_size=256,
             learning_rate=place.pick(0.01, 0.002, 0.002),
             schedule="cosine",
             ema_decay=place.pick(0.9, 0.99, 0.999),
         )
     else:
-        how = Training(batch_size=128, learning_rate=place.pick(0.01, 0.001, 0.0003), max_grad_norm=None)
+        how = replace(TRAINING, learning_rate=place.pick(0.01, 0.001, 0.0003), max_grad_norm=None)
     every, examples = place.pick(5, 50, 100), place.pick(5_120, 200_000, 2_000_000)
     return Setting(
         f"two-sequence-{name}",
         task(place),
         lambda: Network(cells.LSTM(1, place.pick(16, UNITS, UNITS)), outputs=1),
         objective,
-        replace(how, examples=examples, select="accuracy", finish_with="last", validate_every=every),
+        replace(how, examples=examples, finish_with="last", validate_every=every),
         keep_histograms=name in DRAWN,
     )
 
