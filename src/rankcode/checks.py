@@ -47,7 +47,7 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
         if inputs.device != parameter.device:
             raise ValueError(f"inputs are on {inputs.device} but the network is on {parameter.device}")
         inputs = inputs.to(parameter.dtype)
-    _check_features(network.cell, tuple(inputs.shape[2:]))
+    check_features(network.cell, tuple(inputs.shape[2:]))
     rows, steps = inputs.shape[:2]
     if lengths is None:
         return inputs, torch.full((rows,), steps, device=inputs.device)
@@ -70,7 +70,7 @@ def check_rows_apart(network: Network) -> None:
             raise ValueError(f"{name} takes means over rows, which leave as they answer: use LayerNorm or GroupNorm")
 
 
-def _check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
+def check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
     """Raise if the cell cannot read steps of this shape. A cell that says neither its `input_shape` nor its
     `input_size` reads any; one that says only `input_size` reads vectors of that size, and arrays of any shape."""
     size: Any = getattr(cell, "input_size", None)

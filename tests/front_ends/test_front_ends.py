@@ -16,6 +16,7 @@ from rankcode.data.sources import Arrays, Batch, Generated, Packed, as_source
 from rankcode.front_ends import FRONT_ENDS, Audio, LatencyCode, LogMel, Standardise
 from rankcode.metrics import source_for
 from rankcode.saving.description import describe, read_network
+from rankcode.saving.model_file import metadata
 from rankcode.tasks import OwnData, TemporalDigits, rows_for
 
 THIRDS = tuple(k / 3 for k in range(1, 21))  # numbers that no short text holds exactly
@@ -31,7 +32,9 @@ NAMES = ("ja", "näh ☺", "10", "")
 
 def example(front_end=None, names=None):
     torch.manual_seed(0)
-    network = rc.Network(rc.cells.GRU(3, 5), 4)
+    shape = (3,) if front_end is None else front_end.output_shape
+    cell = rc.cells.GRU(shape[0], 5) if len(shape) == 1 else rc.cells.ConvLSTM(shape[0], 2, shape[1:])
+    network = rc.Network(cell, 4)
     network.front_end, network.label_names = front_end, names
     return network
 
@@ -91,14 +94,15 @@ def written(path, **changes):
     rc.save(example(KINDS["standardise"], NAMES), path)
     with safe_open(path, "pt") as file:
         header = json.loads(file.metadata()["rankcode"])
+        del header["checksum"]
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     header["network"] = {name: value for name, value in (header["network"] | changes).items() if value is not None}
-    save_file(weights, path, {"rankcode": json.dumps(header)})
+    save_file(weights, path, metadata(header, weights))
     return path
 
 
-def test_a_file_from_before_there_were_front_ends_still_loads(tmp_path):
-    path = written(tmp_path / "old", front_end=None, label_names=None)
+def test_a_file_without_a_front_end_and_names_loads(tmp_path):
+    path = written(tmp_path / "plain", front_end=None, label_names=None)
     again = rc.load(path)
     assert again.front_end is None and again.label_names is None
     inputs = torch.randn(4, 6, 3)
@@ -112,8 +116,11 @@ BROKEN = {
     "a part too many": {"front_end": {"kind": "LatencyCode", "levels": 1, "steps": 1, "shape": [1], "hook": "x"}},
     "a number": {"front_end": 3},
     "a list": {"front_end": ["Standardise"]},
+    "other channels than the cell": {"front_end": {"kind": "Standardise", "mean": [0.0, 1.0], "std": [1.0, 1.0]}},
+    "a deviation of 0": {"front_end": {"kind": "Standardise", "mean": [0.0] * 3, "std": [1.0, 0.0, 1.0]}},
     "audio with too few bands": {"front_end": {"kind": "Audio", "mean": [0.0], "std": [1.0]}},
     "names that are no list": {"label_names": 3},
+    "too few names": {"label_names": ["a", "b"]},
 }
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import rankcode as rc
 from rankcode.saving.description import OBJECTIVES, RULES, TASK_KINDS, content_of, describe, parse, read_part
+from rankcode.saving.model_file import metadata
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, SpeechCommands, Spotting, TemporalDigits, TemporalMNIST, TwoSequence
 
@@ -229,12 +230,22 @@ def test_a_damaged_config_is_refused_or_read(run, tmp_path):
 def test_damaged_metadata_of_a_model_is_refused_or_read(run, tmp_path):
     with safe_open(run / "best.safetensors", "pt") as file:
         header = json.loads(file.metadata()["rankcode"])
+        del header["checksum"]
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     chance, refused, path = random.Random(0), 0, tmp_path / "model"
     for _ in range(400):
-        save_file(weights, path, {"rankcode": json.dumps(mutated(header, chance))})
+        save_file(weights, path, metadata(mutated(header, chance), weights))
         refused += refused_well(lambda: rc.load(path), path)
     assert refused > 200
+
+
+def test_a_model_with_a_flipped_bit_is_refused(run, tmp_path):
+    content, chance, path = (run / "best.safetensors").read_bytes(), random.Random(0), tmp_path / "model"
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        assert refused_well(lambda: rc.load(path), path)
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_refused_or_not_changed_by_it(run, tmp_path):

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from rankcode import cells, objectives
+from rankcode.checks import check_features
 from rankcode.front_ends import FRONT_ENDS, LogMel
 from rankcode.network import Activation, Network
 from rankcode.objectives import Objective, Switch
@@ -202,7 +203,11 @@ def set_extras(network: Network, description: dict[str, Any]) -> None:
     """The front end and the names of the classes, where the description of a network has them."""
     front_end, names = description.get("front_end"), description.get("label_names")
     if front_end is not None:
-        network.front_end = read_part(front_end, FRONT_ENDS, "network.front_end")
+        network.front_end = made = read_part(front_end, FRONT_ENDS, "network.front_end")
+        try:
+            check_features(network.cell, made.output_shape)
+        except ValueError as error:
+            raise damaged(f"network.front_end does not suit network.cell: {error}") from None
     if names is not None:
         network.label_names = _read(names, tuple[str, ...], "network.label_names")
         if len(names) != network.num_classes:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from rankcode.data.sources import digest
 from rankcode.network import Network
 from rankcode.rules import Rule, check_rule
 from rankcode.saving.description import (
@@ -46,7 +47,7 @@ def save(network: Network, path: str | Path) -> None:
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in network.state_dict().items()
     }
-    write_whole(Path(path), to_bytes(weights, {"rankcode": json.dumps(header)}))
+    write_whole(Path(path), to_bytes(weights, metadata(header, weights)))
 
 
 def load_model(path: str | Path, network: Network | None = None) -> Network:
@@ -70,6 +71,18 @@ def load_model(path: str | Path, network: Network | None = None) -> Network:
         _load_into(network, weights, header.get("network"))
         network.rule = rule
     return network
+
+
+def metadata(header: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, str]:
+    """The metadata of a model file: its header as JSON, with a checksum of all that the file holds."""
+    return {"rankcode": json.dumps({**header, "checksum": _checksum(header, weights)})}
+
+
+def _checksum(header: dict[str, Any], weights: dict[str, Tensor]) -> str:
+    parts: list[str | bytes] = [json.dumps(header)]
+    for name, tensor in sorted(weights.items()):
+        parts += [f"{name} {_shape(tensor)}", tensor.reshape(-1).view(torch.uint8).numpy().tobytes()]
+    return digest(parts)
 
 
 def different_weights(wanted: dict[str, Any], found: Any) -> str:
@@ -99,10 +112,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise damaged(f"it is not a safetensors file, or cut short ({one_line(error)})") from None
     if text is None:
         raise ContentError("was not written by rankcode.save: its header describes no network")
-    header = parse(text)
-    number = header.get("format") if isinstance(header, dict) else None
-    if number != FORMAT:
-        raise ContentError(f"has format {number!r}, and this version of rankcode reads {FORMAT}")
+    header = as_object(parse(text), "its header")
+    if header.get("format") != FORMAT:
+        raise ContentError(f"has format {header.get('format')!r}, and this version of rankcode reads {FORMAT}")
+    if header.pop("checksum", None) != _checksum(header, weights):
+        raise damaged("its content does not match its checksum")
     return header, weights
 
 

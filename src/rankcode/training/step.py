@@ -9,6 +9,7 @@ from rankcode.data.sources import Batch, Rows, Source, sent
 from rankcode.decision import Decision
 from rankcode.engines import choose
 from rankcode.engines.cuda_graph import CudaGraphs
+from rankcode.front_ends import front_end_of
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.training.config import Training
@@ -89,10 +90,12 @@ class Answers:
     def __init__(self, source: Rows | None, config: Training, device: torch.device):
         self.source, self.config, self.device = source, config, device
         if source is not None:
-            lengths = getattr(source, "lengths", None)
-            steps = getattr(source.encode, "steps", lambda lengths: lengths)  # of rows of these lengths
-            self.steps = torch.zeros(source.size, dtype=torch.long) if lengths is None else steps(lengths)
-            self.steps = self.steps.to(device, copy=True)
+            lengths, front_end = getattr(source, "lengths", None), front_end_of(source)
+            if lengths is None:
+                lengths = torch.zeros(source.size, dtype=torch.long)
+            elif front_end is not None:
+                lengths = front_end.num_steps(lengths)
+            self.steps = lengths.to(device, copy=True)
 
     @classmethod
     def of(cls, source: Source, config: Training, device: torch.device, processes: int) -> Answers:
