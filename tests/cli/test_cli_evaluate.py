@@ -180,7 +180,7 @@ def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tm
 
 
 def test_classes_that_must_not_fire_stay_silent_at_another_threshold(trained, capsys):
-    """The run answers "low" only at the end: so do evaluate and predict when they are given its own threshold."""
+    """The run answers "low" only at the end: so do evaluate, tradeoff and predict when they are given a threshold."""
     task = OwnData(str(trained / "levels.npz"))
     network = rc.Network(rc.cells.GRU(1, 8), 2)
     config = rc.Training(epochs=40, batch_size=16, learning_rate=0.01, device="cpu", progress=False, folder="run")
@@ -191,5 +191,8 @@ def test_classes_that_must_not_fire_stay_silent_at_another_threshold(trained, ca
         (report,) = json.loads(capsys.readouterr().out).values()
         reports.append({each["name"]: (each["fired"], each["mean_steps"]) for each in report["classes"]})
     assert reports[0] == reports[1] and reports[0]["low"] == (0.0, 8.0) and reports[0]["high"][0] > 0.9
+    main(["tradeoff", "run", *CPU, "--thresholds", "0.8"])
+    assert json.loads(Path("tradeoff.json").read_text())["curves"]["run"]["fired"] == [report["fired"]]
+    capsys.readouterr()
     main(["predict", "run", str(trained / "levels.npz"), *CPU, "--threshold", "0.7", "--json"])
     assert {each["label"] for each in answers(capsys) if each["fired"]} == {"high"}

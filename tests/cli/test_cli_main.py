@@ -87,7 +87,7 @@ def test_version(capsys):
         ("", "no command was given: choose from demo, train"),
         ("tarin", "there is no command 'tarin': choose from demo, train"),
         ("nonsense --help", "there is no command 'nonsense'"),
-        ("train", "TASK is missing: What to learn"),
+        ("train", "TASK is missing (see rankcode train --help)"),
         ("predict run", "FILES is missing"),
         ("train mnist", "no task and no data 'mnist': name a path, or one of spotting"),
         ("train nonsense.npz", "no data 'nonsense.npz'"),

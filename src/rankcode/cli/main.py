@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
         _stop(str(stop) or "stopped", 130)
-    except BrokenPipeError:  # the reader has seen enough, as `head` has: what follows would be printed for nobody
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if os.environ.get("RANKCODE_TRACEBACK"):
@@ -79,7 +79,7 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 
     kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
-    required = " ".join(field.upper() for field in kind.__match_args__)
+    required = " ".join(field.upper().replace("_", "-") for field in kind.__match_args__)
     app = App(
         name=f"rankcode {name}",
         usage=f"Usage: rankcode {name} {required}{' ' if required else ''}[OPTIONS]",
@@ -93,20 +93,16 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     try:
         make, bound, _ = app.parse_args(rest, exit_on_error=False, print_error=False)
     except MissingArgumentError as error:
-        missing = error.argument
-        if missing is None or missing.tokens or error.keyword:
-            raise UsageError(f"{error} (see rankcode {name} --help)") from None
-        explanations = {
-            each.name: each.parameter.help for each in app.assemble_argument_collection(parse_docstring=True)
-        }
-        raise UsageError(f"{missing.name.lstrip('-').upper()} is missing: {explanations[missing.name]}") from None
+        argument = "" if error.argument is None else error.argument.name.lstrip("-").upper()
+        problem = f"{argument} is missing" if argument in required.split() else str(error)
+        raise UsageError(f"{problem} (see rankcode {name} --help)") from None
     except CycloptsError as error:
         raise UsageError(f"{error} (see rankcode {name} --help)") from None
     return make(*bound.args, **bound.kwargs)
 
 
 def _shown(default: Any) -> Any:
-    """A default as help shows it: not at all where it is no value that one would type."""
+    """A default as help shows it; None for one that is not a value to type."""
     if default is None or isinstance(default, bool) or default == ():
         return None
     return " ".join(map(str, default)) if isinstance(default, tuple) else default

@@ -32,7 +32,7 @@ GROUPS = {
 
 
 def _shown(default: Any) -> Parameter:
-    """How help shows an option that has this value if it is not given."""
+    """How help shows an option with this default."""
     if isinstance(default, bool):
         return Parameter(show_default=False, negative=None if default else ())
     return Parameter(show_default=lambda _: default)
