@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankcode.data.series import Options
 from rankcode.data.series_files import is_series, read_rows, read_series
 from rankcode.data.sources import BadData
 
@@ -25,7 +26,7 @@ def saved(path, **arrays):
 
 
 def train(path, skipped=None):
-    return read_series(path, skipped)["train"]
+    return read_series(path, Options(skipped))["train"]
 
 
 def rows(series):
@@ -43,7 +44,7 @@ def single(*values):
 def says(path, *parts, skipped=None):
     """The path cannot be read, and one line that names it says so."""
     with pytest.raises(BadData) as error:
-        read_series(path, skipped)
+        read_series(path, Options(skipped))
     message = str(error.value)
     assert "\n" not in message and len(message) < len(str(path)) + 250
     assert all(part in message for part in (Path(path).stem, *parts)), message
@@ -146,7 +147,7 @@ def test_npz_splits(tmp_path, first, middle):
     arrays = {}
     for number, end in enumerate((first, "_test", middle)):
         arrays |= {"X" + end: np.full((2, 3), number), "y" + end: [number] * 2, "lengths" + end: [number + 1] * 2}
-    splits = read_series(saved(tmp_path / "a.npz", other=[1], **arrays))
+    splits = read_series(saved(tmp_path / "a.npz", other=[1], **arrays), Options())
     assert list(splits) == ["train", "validation", "test"]
     assert rows(splits["train"]) == [(single(0), "0")] * 2
     assert rows(splits["validation"]) == [(single(2, 2, 2), "2")] * 2
@@ -431,7 +432,7 @@ def test_bad_rows_of_every_split_are_told(tmp_path):
     file = written(tmp_path / "a_TRAIN.tsv", "1\t2\n1\tx\n")
     written(tmp_path / "a_TEST.tsv", "1\ty\n1\t2\n")
     skipped = ["before"]
-    splits = read_series(file, skipped)
+    splits = read_series(file, Options(skipped))
     assert [len(series.labels) for series in splits.values()] == [1, 1]
     assert [["_TRAIN.tsv, line 2" in text, "_TEST.tsv, line 1" in text] for text in skipped[1:]] == [[1, 0], [0, 1]]
 
@@ -494,7 +495,7 @@ def filled(folder, *names):
 
 
 def read_from(path):
-    return {split: series.labels for split, series in read_series(path).items()}
+    return {split: series.labels for split, series in read_series(path, Options()).items()}
 
 
 @pytest.mark.parametrize("ending", [".ts", ".tsv", ".arff", ".npz"])
@@ -523,7 +524,7 @@ def test_npz_beside_npz(tmp_path):
     assert read_from(file)["test"] == ["7", "8"]
     saved(file, X=ONES, y=[1, 2], X_test=ONES, y_test=[3, 4])
     with pytest.raises(BadData, match="test split is given twice"):
-        read_series(file)
+        read_series(file, Options())
 
 
 @pytest.mark.parametrize(
@@ -607,7 +608,7 @@ needs_archive = pytest.mark.skipif(not UCR.is_dir(), reason="the UCR and UEA arc
 @pytest.mark.parametrize("name", UNIVARIATE)
 def test_sets_of_the_ucr_archive(name):
     steps, *counts = UNIVARIATE[name]
-    splits = read_series(UCR / name)
+    splits = read_series(UCR / name, Options())
     assert list(splits) == ["train", "test"]
     for (split, series), expected in zip(splits.items(), counts, strict=True):
         assert {row.shape for row in series.rows()} == {(steps, 1)}
@@ -621,7 +622,7 @@ def test_sets_of_the_ucr_archive(name):
 @pytest.mark.parametrize("name", MULTIVARIATE)
 def test_sets_of_the_uea_archive(name):
     channels, lengths, *sizes, classes = MULTIVARIATE[name]
-    splits = read_series(UCR / name / f"{name}_TEST.ts")
+    splits = read_series(UCR / name / f"{name}_TEST.ts", Options())
     assert list(splits) == ["train", "test"]
     every = [row for series in splits.values() for row in series.rows()]
     assert {row.shape[1] for row in every} == {channels}
@@ -638,30 +639,34 @@ def test_sets_of_the_uea_archive(name):
 def test_a_file_alone_is_read_without_the_splits_beside_it(tmp_path):
     for split, label in (("TRAIN", "a"), ("TEST", "b")):
         (tmp_path / f"Set_{split}.tsv").write_text(f"{label}\t1\t2\n")
-    found = read_series(tmp_path / "Set_TEST.tsv", alone=True)
+    found = read_series(tmp_path / "Set_TEST.tsv", Options(), alone=True)
     assert {name: series.labels for name, series in found.items()} == {"train": ["b"]}
-    assert read_series(tmp_path, alone=True).keys() == {"train", "test"}
+    assert read_series(tmp_path, Options(), alone=True).keys() == {"train", "test"}
 
 
 def test_arrays_of_no_known_split_are_named(tmp_path):
     np.savez(tmp_path / "data.npz", X=ONES, y=[0] * len(ONES), X_holdout=ONES, y_holdout=[0] * len(ONES))
     says(tmp_path / "data.npz", "data.npz", "X_holdout")
     np.savez(tmp_path / "data.npz", X=ONES, y=[0] * len(ONES), X_Test=ONES, y_Test=[1] * len(ONES))
-    assert set(read_series(tmp_path / "data.npz")["test"].labels) == {"1"}
+    assert set(read_series(tmp_path / "data.npz", Options())["test"].labels) == {"1"}
 
 
 def test_rows_to_answer_to_need_no_labels(tmp_path):
     found = [("row 1", [1, 2, 3]), ("row 2", [4, 5])]
     (tmp_path / "new.ts").write_text("@univariate true\n@classLabel false\n@data\n1,2,3\n4,5\n")
-    assert [(at, row[:, 0].tolist()) for at, row in read_rows(tmp_path / "new.ts")] == found
+    assert [(at, row[:, 0].tolist()) for at, row in read_rows(tmp_path / "new.ts", Options())] == found
     (tmp_path / "old.ts").write_text("@univariate true\n@classLabel true a b\n@data\n1,2,3:a\n4,5:b\n")
-    assert [(at, row[:, 0].tolist()) for at, row in read_rows(tmp_path / "old.ts")] == found
+    assert [(at, row[:, 0].tolist()) for at, row in read_rows(tmp_path / "old.ts", Options())] == found
     skipped = []
     (tmp_path / "bad.tsv").write_text("a\t1\t2\na\tinf\t2\na\t3\t4\n")
-    assert [place for place, _ in read_rows(tmp_path / "bad.tsv", skipped)] == ["row 1", "row 3"]
+    assert [place for place, _ in read_rows(tmp_path / "bad.tsv", Options(skipped))] == ["row 1", "row 3"]
     assert len(skipped) == 1 and "line 2" in skipped[0]
     saved(tmp_path / "both.npz", X=ONES[:1], y=[0], X_test=ONES[:2], y_test=[0, 1])
-    assert [place for place, _ in read_rows(tmp_path / "both.npz")] == ["train, row 1", "test, row 1", "test, row 2"]
+    assert [place for place, _ in read_rows(tmp_path / "both.npz", Options())] == [
+        "train, row 1",
+        "test, row 1",
+        "test, row 2",
+    ]
 
 
 # Sizes that the header announces, and files cut short

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rankcode.cli.messages import as_flags, say, say_left_out
 from rankcode.cli.names import ObjectiveName, data_name, named_objective, named_task, read_beta, usage_errors
 from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Flag
-from rankcode.data.npz_files import Layout
+from rankcode.data.series import Layout
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Threshold

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from rankcode.data.sources import BadData
+
+Layout = Literal["auto", "steps-first", "channels-first"]
+LARGEST = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Series:
 
     values: np.ndarray  # [steps of all rows, channels], float32 or float64; NaN: missing
     lengths: np.ndarray  # [rows], steps
-    labels: list[str]  # as the user calls the classes
+    labels: list[str]  # the user's own names of the classes
     places: list[int]  # the number of each row in its file, from 1 on
 
     def rows(self) -> list[np.ndarray]:
@@ -27,23 +31,13 @@ class Series:
         return np.split(self.values, self.lengths.cumsum()[:-1])
 
 
-@dataclass
-class BadRows:
-    """Decides what happens to a bad row: an error, or a line in `left_out` where that is a list."""
+class Options(NamedTuple):
+    """How files are read."""
 
-    path: Path
-    left_out: list[str] | None
-    last: str = field(default="", init=False)
-
-    def add(self, where: str, reason: str | BadData) -> None:
-        self.last = f"{self.path}, {where}: {reason}"
-        if self.left_out is None:
-            raise BadData(f"{self.last}; skip_bad=True leaves it out")
-        self.left_out.append(self.last)
-
-    def none_left(self) -> BadData:
-        """The error where no row is good."""
-        return BadData(f"{self.last} (and no other row is good)" if self.last else f"{self.path}: it has no rows")
+    left_out: list[str] | None = None  # a bad row is appended here and left out; None: it raises BadData
+    labelled: bool = True  # rows without labels are an error
+    layout: Layout = "auto"  # of an array with three dimensions
+    channels: int | None = None  # that a network reads, which tells the layout
 
 
 def collect(
@@ -54,69 +48,63 @@ def collect(
     channels: int | None = None,
     classes: Collection[str] = (),
     padded: bool = True,
+    whole: np.ndarray | None = None,
 ) -> Series:
     """Every good row. `rows` are (where, content), and `parse` turns a content into values [steps, channels] and label.
 
-    `padded`: steps missing at the end of a row mean that the row is shorter.
+    `padded`: steps missing at the end of a row mean that the row is shorter. `whole` [rows, steps, channels] holds the
+    rows already: it is not copied if all of it is good.
     """
-    values, labels, places, bad = [], [], [], BadRows(path, left_out)
+    values, labels, places, message = [], [], [], ""
     for place, (where, content) in enumerate(rows, start=1):
         try:
             row, label = parse(content)
-            row, label = as_floats(row), label_name(label)
-            if is_missing(label):
+            row, label = _checked(as_floats(row), padded), label_name(label)
+            if label.lower() in ("", "?", "nan"):
                 raise BadData("its label is missing")
             if classes and label not in classes:
                 raise BadData(f"its label {short(repr(label))} is not among those listed")
             if row.shape[1] != (channels := channels or row.shape[1]):
                 raise BadData(f"it has {row.shape[1]} channels, not {channels}")
-            (length,), (reason,) = scan(row[None], np.array([len(row)]), padded)
-            if reason:
-                raise BadData(reason)
         except BadData as reason:
-            bad.add(where, reason)
+            message = f"{path}, {where}: {reason}"
+            if left_out is None:
+                raise BadData(f"{message}; skip_bad=True leaves it out") from None
+            left_out.append(message)
         else:
-            values.append(row[:length])
+            values.append(row)
             labels.append(label)
             places.append(place)
     if not values:
-        raise bad.none_left()
-    return Series(np.concatenate(values), np.array([len(row) for row in values]), labels, places)
+        raise BadData(f"{message} (and no other row is good)" if message else f"{path}: it has no rows")
+    lengths = np.array([len(row) for row in values])
+    if whole is not None and lengths.sum() == whole.shape[0] * whole.shape[1]:
+        return Series(as_floats(whole).reshape(-1, whole.shape[2]), lengths, labels, places)
+    return Series(np.concatenate(values), lengths, labels, places)
 
 
-def scan(block: np.ndarray, lengths: np.ndarray, padded: bool) -> tuple[np.ndarray, list[str]]:
-    """Rows [rows, steps, channels] of these lengths: where each one ends, and what is wrong with it, or ''."""
-    step = np.arange(1, block.shape[1] + 1)
-    inside = step <= lengths[:, None]  # [rows, steps]
-    there = inside & ~np.isnan(block).all(2)
-    last = np.where(there, step, 0).max(1, initial=0)
-    with np.errstate(over="ignore"):
-        large = (np.isinf(block.astype(np.float32, copy=False)).any(2) & inside).any(1)
-    reasons = [
-        "all of its values are missing"
-        if end == 0
-        else "it has a value that is infinite, or too large for 32 bits"
-        if too_large
-        else ""
-        for end, too_large in zip(last.tolist(), large.tolist(), strict=True)
-    ]
-    return last if padded else lengths, reasons
+def _checked(row: np.ndarray, padded: bool) -> np.ndarray:
+    if np.isfinite(row.sum()) and row.size and (row.dtype == np.float32 or np.abs(row).max() <= LARGEST):
+        return row  # every value is finite; a sum is much cheaper than a look at each
+    there = np.flatnonzero(~np.isnan(row).all(axis=1))
+    if len(there) == 0:
+        raise BadData("all of its values are missing")
+    if (np.abs(row) > LARGEST).any():
+        raise BadData("it has a value that is infinite, or too large for 32 bits")
+    return row[: there[-1] + 1] if padded else row
 
 
 def as_floats(values: np.ndarray) -> np.ndarray:
-    """In 32 bits where these hold every value of the type, else in 64."""
+    """In float32 if that holds every value of the type, otherwise in float64."""
     return values.astype(np.float32 if np.can_cast(values.dtype, np.float32) else np.float64, copy=False)
 
 
+@lru_cache
 def label_name(text: str) -> str:
     """The label without blanks around it, and '3' for '3.0'."""
     text = text.strip()
     whole = re.fullmatch(r"[+-]?\d+\.\d*(e[+-]?\d+)?", text, re.IGNORECASE) and float(text).is_integer()
     return str(int(float(text))) if whole else text
-
-
-def is_missing(label: str) -> bool:
-    return label.lower() in ("", "?", "nan")
 
 
 def short(text: str) -> str:

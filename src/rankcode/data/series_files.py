@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankcode.data.npz_files import SPLITS, Layout, read_npz
-from rankcode.data.series import Series
+from rankcode.data.npz_files import SPLITS, read_npz
+from rankcode.data.series import Options, Series
 from rankcode.data.sources import BadData
 from rankcode.data.text_formats import read_arff, read_ts, read_tsv
 
-TEXT_READERS = {".ts": read_ts, ".tsv": read_tsv, ".arff": read_arff}
-FORMATS = (*TEXT_READERS, ".npz")  # if a folder holds a set in several formats, the first of these is read
+READERS = {".ts": read_ts, ".tsv": read_tsv, ".arff": read_arff, ".npz": read_npz}
+FORMATS = tuple(READERS)  # if a folder holds a set in several formats, the first of these is read
 
 
 def is_series(path: str | Path) -> bool:
@@ -28,22 +28,15 @@ def is_series(path: str | Path) -> bool:
     return bool(_data_files(path)) if path.is_dir() else path.suffix.lower() in FORMATS
 
 
-def read_series(
-    path: str | Path,
-    left_out: list[str] | None = None,
-    alone: bool = False,
-    layout: Layout = "auto",
-    channels: int | None = None,
-) -> dict[str, Series]:
+def read_series(path: str | Path, options: Options, alone: bool = False) -> dict[str, Series]:
     """The splits in a file or a folder: always 'train', and 'validation' and 'test' where they are given.
 
-    `alone`: read one file without the other splits beside it. `layout`, `channels`: see `read_npz`.
-    A bad row raises BadData; where `left_out` is a list, the message is appended to it and the row left out.
+    `alone`: read one file without the other splits beside it.
     """
     found: dict[str, Series] = {}
     try:
         for split, file in _split_files(Path(path), alone).items():
-            for inside, series in _read(file, left_out, True, layout, channels).items():
+            for inside, series in _read(file, options).items():
                 name = split if inside == "train" else inside  # the name of a file says which split it holds
                 if name in found:
                     raise BadData(f"{file}: the {name} split is given twice")
@@ -58,16 +51,12 @@ def read_series(
     return {name: found[name] for name in SPLITS if name in found}
 
 
-def read_rows(
-    path: str | Path, left_out: list[str] | None = None, channels: int | None = None
-) -> list[tuple[str, np.ndarray]]:
+def read_rows(path: str | Path, options: Options) -> list[tuple[str, np.ndarray]]:
     """The rows of a file or folder to predict on, each with its place: 'row 3', or 'test, row 3' if there are several
     splits. An .npz and a .ts need no labels."""
-    path = Path(path)
-    if path.suffix.lower() in (".ts", ".npz") and path.is_file():
-        splits = _read(path, left_out, False, "auto", channels)
-    else:
-        splits = read_series(path, left_out, True, "auto", channels)
+    path, options = Path(path), options._replace(labelled=False)
+    unlabelled = path.suffix.lower() in (".ts", ".npz") and path.is_file()
+    splits = _read(path, options) if unlabelled else read_series(path, options, alone=True)
     return [
         (f"row {place}" if len(splits) == 1 else f"{split}, row {place}", values)
         for split, series in splits.items()
@@ -75,15 +64,9 @@ def read_rows(
     ]
 
 
-def _read(
-    file: Path, left_out: list[str] | None, labelled: bool, layout: Layout, channels: int | None
-) -> dict[str, Series]:
-    suffix = file.suffix.lower()
+def _read(file: Path, options: Options) -> dict[str, Series]:
     try:
-        if suffix == ".npz":
-            return read_npz(file, left_out, labelled, layout, channels)
-        options = {"labelled": labelled} if suffix == ".ts" else {}
-        return {"train": TEXT_READERS[suffix](file, left_out, **options)}
+        return READERS[file.suffix.lower()](file, options)
     except MemoryError:
         raise MemoryError(f"{file} does not fit into the memory there is: read a part of it") from None
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from rankcode.data.regular_files import open_regular
-from rankcode.data.series import Series, collect, label_name, short
+from rankcode.data.series import Options, Series, collect, label_name, short
 from rankcode.data.sources import BadData
 
 QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 BLOCK = 1 << 20  # bytes read at once to find out the encoding
 
 
-def read_tsv(path: Path, left_out: list[str] | None) -> Series:
+def read_tsv(path: Path, options: Options) -> dict[str, Series]:
     """A label and the values of one channel on each line, separated by tabs, commas or blanks."""
     widths: set[int] = set()
 
@@ -30,10 +30,10 @@ def read_tsv(path: Path, left_out: list[str] | None) -> Series:
         widths.add(width)
         return _channels(values, separator), label
 
-    return collect(path, _lines(path), parse, left_out)
+    return {"train": collect(path, _lines(path), parse, options.left_out)}
 
 
-def read_ts(path: Path, left_out: list[str] | None, labelled: bool = True) -> Series:
+def read_ts(path: Path, options: Options) -> dict[str, Series]:
     """Channels and the label separated by colons; values by commas. The header announces classes and sizes."""
 
     def parse(line: str) -> tuple[np.ndarray, str]:
@@ -43,7 +43,7 @@ def read_ts(path: Path, left_out: list[str] | None, labelled: bool = True) -> Se
         values = _channels(text.split(":"))
         if len(values) != (steps[0] if steps else len(values)):
             raise BadData(f"it has {len(values)} steps, not {steps[0]} as announced or as in the rows before")
-        if equal_length and not steps:
+        if equal_length == "true" and not steps:
             steps.append(len(values))
         return values, label
 
@@ -53,22 +53,20 @@ def read_ts(path: Path, left_out: list[str] | None, labelled: bool = True) -> Se
         raise BadData(f"{path}: series with time stamps are not supported")
     said, *classes = header.get("@classlabel", "").split() or [""]
     has_labels = said.lower() == "true"
-    if labelled and not has_labels:
+    if options.labelled and not has_labels:
         raise BadData(f"{path}: its series have no class labels (@classLabel true …)")
     dimensions = header.get("@dimensions", header.get("@dimension", ""))
     channels = int(dimensions) if dimensions.isdecimal() else None
     if header.get("@univariate", "").lower() == "true":
         channels = 1
-    equal_length = header.get("@equallength", "").lower() == "true"
-    announced = header.get("@serieslength", "")
-    steps = [int(announced)] if announced.isdecimal() and int(announced) > 0 else []
-    if header.get("@equallength", "").lower() == "false":
-        steps.clear()  # then @seriesLength is that of the longest row, or of none
+    equal_length, announced = header.get("@equallength", "").lower(), header.get("@serieslength", "")
+    # If lengths differ, @seriesLength is that of the longest row, or 0.
+    steps = [int(announced)] if announced.isdecimal() and int(announced) > 0 and equal_length != "false" else []
     names = {label_name(name) for name in classes} if has_labels else ()
-    return collect(path, lines, parse, left_out, channels, names, padded=False)
+    return {"train": collect(path, lines, parse, options.left_out, channels, names, padded=False)}
 
 
-def read_arff(path: Path, left_out: list[str] | None) -> Series:
+def read_arff(path: Path, options: Options) -> dict[str, Series]:
     """Weka's format: one numeric attribute for each step, or a relational one with the channels, then the class."""
     lines = _lines(path, comments="%")
     types, bag = [], False  # the attributes inside a bag are the steps of its channels
@@ -97,7 +95,7 @@ def read_arff(path: Path, left_out: list[str] | None) -> Series:
 
     listed = re.findall(rf"{QUOTED}|[^,\s][^,]*", label_type.strip("{} \t"))
     names = {label_name(_unquoted(name)) for name in listed}
-    return collect(path, lines, parse, left_out, classes=names)
+    return {"train": collect(path, lines, parse, options.left_out, classes=names)}
 
 
 def _without_label(line: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ class LogMel:
             raise ValueError(f"sample_rate must be a multiple of 400 Hz, at least 1200, not {self.sample_rate}")
         if not 1 <= self.n_mels <= self.window // 4:
             raise ValueError(f"n_mels must be 1…{self.window // 4} at {self.sample_rate} Hz, not {self.n_mels}")
+
+    def __str__(self) -> str:
+        return f"sound in {self.n_mels} bands at {self.sample_rate:,} Hz"
 
     @property
     def window(self) -> int:
@@ -152,6 +155,7 @@ class Audio(FrontEnd):
     log_mel: LogMel = field(default_factory=LogMel)
     context: int = 10
     """Frames on either side of a step's own."""
+    file_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
     def __post_init__(self) -> None:
         if not len(self.mean) == len(self.std) == self.log_mel.n_mels:
@@ -162,12 +166,7 @@ class Audio(FrontEnd):
 
     @property
     def reads(self) -> str:
-        return self.reads_of(self.log_mel)
-
-    @staticmethod
-    def reads_of(log_mel: LogMel) -> str:
-        """What a front end on these frames reads."""
-        return f"sound in {log_mel.n_mels} bands at {log_mel.sample_rate:,} Hz"
+        return str(self.log_mel)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -184,10 +183,6 @@ class Audio(FrontEnd):
         shape = (rows, max(0, frames - 2 * self.context), *self.output_shape)
         inputs = values.as_strided(shape, (frames * bands, bands, 1))
         return inputs, None if lengths is None else self.num_steps(lengths)
-
-    @property
-    def file_suffixes(self) -> tuple[str, ...]:
-        return SUFFIXES
 
     def num_steps(self, lengths: Tensor) -> Tensor:
         return lengths - 2 * self.context

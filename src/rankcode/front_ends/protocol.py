@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ class FrontEnd(Protocol):
     `__call__`; the other methods are those of a front end for arrays of numbers that keeps the length of a row.
     """
 
+    file_suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the files that `rows` reads; none: it reads arrays alone."""
+
     @property
     def reads(self) -> str:
         """The form in which it stores rows, in words. Front ends that read the same can replace each other."""
@@ -46,11 +49,6 @@ class FrontEnd(Protocol):
     def needs_float64(self) -> bool:
         """Whether float32 is too coarse for the stored numbers."""
         return False
-
-    @property
-    def file_suffixes(self) -> tuple[str, ...]:
-        """Of the files that `rows` reads; none: it reads arrays alone."""
-        return ()
 
     def num_steps(self, lengths: Tensor) -> Tensor:
         """The number of steps of rows with these stored lengths."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rankcode.data.arrays import as_tensor
+from rankcode.data.series import Options
 from rankcode.data.series_files import FORMATS, read_rows
 from rankcode.device_constants import constant
 from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
@@ -29,6 +30,7 @@ class Standardise(FrontEnd):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    file_suffixes: ClassVar[tuple[str, ...]] = FORMATS
 
     def __post_init__(self) -> None:
         check_scale(self.mean, self.std)
@@ -64,17 +66,14 @@ class Standardise(FrontEnd):
     def needs_float64(self) -> bool:
         return any(abs(mean) > MAX_MEAN_OVER_STD * std for mean, std in zip(self.mean, self.std, strict=True))
 
-    @property
-    def file_suffixes(self) -> tuple[str, ...]:
-        return FORMATS
-
     def rows(self, data: Any, left_out: list[str] | None = None) -> Iterable[tuple[str, Any]]:
         """The rows of a data file or folder, of an array [rows, steps] or [rows, steps, channels], or of a list.
 
         Steps missing at the end of a row of an array mean that the row is shorter, as in files.
         """
         if isinstance(data, str | Path):
-            return ((f"{data}, {place}", row) for place, row in read_rows(data, left_out, len(self.mean)))
+            options = Options(left_out, channels=len(self.mean))
+            return ((f"{data}, {place}", row) for place, row in read_rows(data, options))
         if isinstance(data, list | tuple) or getattr(data, "dtype", None) == np.dtype(object):
             return super().rows(data)
         if np.ndim(data) == 3 and data.shape[2] != len(self.mean) == data.shape[1]:

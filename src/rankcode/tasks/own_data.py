@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from rankcode.data.feature_cache import is_cache
-from rankcode.data.npz_files import ARRAYS, Layout, series_of
+from rankcode.data.npz_files import ARRAYS, series_of
+from rankcode.data.series import Layout, Options
 from rankcode.data.series_files import is_series, read_series
 from rankcode.data.sound_files import folders, sound_files
 from rankcode.data.sources import BadData, Packed
@@ -88,9 +89,9 @@ class OwnData(Splits[Packed]):
         numbers or strings. `validation` and `test` are (X, y[, lengths]); without them they are split off."""
         task, left_out = cls(ARRAYS, **settings), []
         given = {"train": (X, y, lengths), "validation": validation, "test": test}
-        bad = left_out if task.skip_bad else None
+        options = Options(left_out if task.skip_bad else None, layout=task.layout)
         found = {
-            split: series_of(*arrays, split=split, left_out=bad, layout=task.layout)
+            split: series_of(*arrays, split=split, options=options)
             for split, arrays in given.items()
             if arrays is not None
         }
@@ -231,8 +232,8 @@ def read_collection(
     if is_series(path):
         left_out: list[str] = []
         channels = None if front_end is None else front_end.output_shape[0]
-        found = read_series(path, left_out if skip_bad else None, alone, layout, channels)
-        return SeriesCollection(found, left_out, front_end)
+        options = Options(left_out if skip_bad else None, layout=layout, channels=channels)
+        return SeriesCollection(read_series(path, options, alone), left_out, front_end)
     if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
         return SoundCollection.read(path, context, skip_bad, log_mel=getattr(front_end, "log_mel", None))
     raise BadData(

@@ -72,7 +72,7 @@ class SoundCollection:
     @property
     def reads(self) -> str:
         """What a front end for these recordings reads."""
-        return Audio.reads_of(self.log_mel)
+        return str(self.log_mel)
 
     def fingerprint(self) -> str:
         """Changes with the recordings: their names, labels, splits and lengths."""
