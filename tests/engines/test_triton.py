@@ -70,14 +70,14 @@ def small_blocks(monkeypatch):
     """Batches of the size of these tests in several blocks, and their gradients in several parts."""
 
     def use(block=3, steps=2, copied=8000):
-        monkeypatch.setattr(blocks, "FEW", 0)
-        monkeypatch.setattr(blocks, "BLOCK", block)
-        monkeypatch.setattr(blocks, "COPIED", copied)
-        monkeypatch.setattr(kernels, "STEPS", steps)
+        monkeypatch.setattr(blocks, "MAX_SINGLE_BLOCK", 0)
+        monkeypatch.setattr(blocks, "BLOCK_STEPS", block)
+        monkeypatch.setattr(blocks, "MAX_GATHERED_BYTES", copied)
+        monkeypatch.setattr(kernels, "RULE_STEPS", steps)
         kernels.forward.cache_clear()
 
     yield use
-    kernels.forward.cache_clear()  # those that were made for other STEPS
+    kernels.forward.cache_clear()  # those that were compiled for other RULE_STEPS
 
 
 @pytest.fixture
@@ -335,10 +335,10 @@ def test_the_length_of_a_block_changes_nothing(kind, keep, precision, block, ste
 
 
 def test_more_steps_than_a_block_as_it_is(monkeypatch):
-    monkeypatch.setattr(blocks, "FEW", 0)
-    made = example(GRU, steps=blocks.BLOCK + 2, rows=4)
-    made.lengths[:3] = blocks.BLOCK + 2
-    rule = rc.FireAt(torch.tensor([blocks.BLOCK, blocks.BLOCK + 1, blocks.BLOCK + 3, 2]))
+    monkeypatch.setattr(blocks, "MAX_SINGLE_BLOCK", 0)
+    made = example(GRU, steps=blocks.BLOCK_STEPS + 2, rows=4)
+    made.lengths[:3] = blocks.BLOCK_STEPS + 2
+    rule = rc.FireAt(torch.tensor([blocks.BLOCK_STEPS, blocks.BLOCK_STEPS + 1, blocks.BLOCK_STEPS + 3, 2]))
     compare(stepwise(made, rule, "read"), outcome(made, rule, "read", "tf32"))
 
 

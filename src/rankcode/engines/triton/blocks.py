@@ -1,7 +1,8 @@
-"""Blocks of steps, one after the other, and the way back: what is launched, and on which memory."""
+"""Blocks of steps forward, and the backward pass: which kernels are launched, and the memory they work on."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,83 +15,83 @@ from rankcode.cells import GRU, LSTM
 from rankcode.device_constants import cached, capturing
 from rankcode.engines.run import Keep, planted_steps, table_of
 from rankcode.engines.triton import kernels
-from rankcode.engines.triton.kernels import TILE, Shape
+from rankcode.engines.triton.kernels import TILE_ROWS, Shape
 from rankcode.network import Network
 from rankcode.rules import Rule
 
-BLOCK = 32  # steps; tiles that have ended cost nothing from the next block on
-FEW = 2**16  # steps of all rows together; up to there all are one block: launches cost more than they save
-COPIED = 2**29  # bytes that are gathered at once for the weights' gradients
-INTERPRETED = knobs.runtime.interpret  # on a CPU, to test
-SQUASHES = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+BLOCK_STEPS = 32  # tiles whose rows have all answered cost nothing from the next block on
+MAX_SINGLE_BLOCK = 2**16  # steps × rows; smaller batches are one block, because launches cost more than blocks save
+MAX_GATHERED_BYTES = 2**29  # that are gathered at once for the gradients of the weights
+INTERPRETED = knobs.runtime.interpret  # kernels run on a CPU, in Triton's interpreter, for tests
+ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 
 
-class Found(NamedTuple):
-    """Features of the entries that are kept, and where the rows answered."""
+class KeptFeatures(NamedTuple):
+    """Features of the entries that are kept, and the step at which each row answered."""
 
     features: Tensor  # [entries, units]
     row: Tensor  # [entries]
     step: Tensor  # [entries]
     answered: Tensor  # [rows]
     fired: Tensor  # [rows]
-    read: Tensor | None = None  # [entries]: which of them were read, where nobody may look how many these are
+    read: Tensor | None = None  # [entries]: which of them were read, while a CUDA graph is captured: see `Run`
 
 
 def read(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None
-) -> Found:
+) -> KeptFeatures:
     """Run all rows until they answer."""
-    parameters = [part for number in range(network.cell.num_layers) for part in network.cell.weights(number)]
-    if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *parameters)):
-        return Found(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *parameters))  # type: ignore[misc]
+    weights = [part for number in range(network.cell.num_layers) for part in network.cell.weights(number)]
+    if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights)):
+        return KeptFeatures(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *weights))  # type: ignore[misc]
     inputs = _aligned(inputs)
-    return _forward(_Plan(network, inputs, rule), inputs, lengths, rule, keep, expected_steps, save=False)[0]
+    return _forward(_Plan(network, weights, inputs, rule), inputs, lengths, rule, keep, expected_steps, save=False)[0]
 
 
 def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:
-    """The readout as a hidden layer, its activation and the output layer; None where it is of another kind."""
+    """The readout as a hidden layer, its activation and the output layer; None if it is of another kind."""
     parts = list(network.readout) if type(network.readout) is nn.Sequential else [network.readout]
     linear = [part for part in parts if isinstance(part, nn.Linear)]
-    if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # one's own may do anything
+    if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # a subclass may compute anything
         return None
     if any(part._forward_hooks or part._forward_pre_hooks for part in (network.readout, *parts)):
         return None
     match parts:
         case [nn.Linear() as last]:
             return None, "", last
-        case [nn.Linear() as inner, squash, nn.Linear() as last] if type(squash) in SQUASHES:
-            return inner, SQUASHES[type(squash)], last
+        case [nn.Linear() as inner, activation, nn.Linear() as last] if type(activation) in ACTIVATIONS:
+            return inner, ACTIVATIONS[type(activation)], last
     return None
 
 
 def _multiples(number: int, factor: int, device: torch.device) -> Tensor:
-    """0, factor, 2 · factor, …: as many as `number`."""
+    """0, factor, 2 · factor, …: `number` of them."""
     key = ("multiples", number, factor, device)
     return cached(key, device, lambda: torch.arange(number, device=device) * factor)
 
 
 class _Layer(NamedTuple):
-    """A layer's weights, in the precision of the products and with units rounded up."""
+    """A layer's weights, in the precision of the matrix multiplications and with the number of units rounded up."""
 
     of_input: Tensor  # [gates · units, inputs]
     of_hidden: Tensor  # [gates · units, units]
     of_hidden_back: Tensor  # the same for the backward pass
-    bias: Tensor  # [gates · units]: what both biases give
-    recall_bias: Tensor  # [units]: GRU's bias inside the reset gate; unused by LSTM
+    bias: Tensor  # [gates · units]: the sum of both biases
+    recall_bias: Tensor  # [units]: GRU's hidden bias of the candidate, which the reset gate multiplies; unused by LSTM
 
 
 class _Plan:
-    """A network as kernels want it."""
+    """A network in the form that kernels need."""
 
-    def __init__(self, network: Network, inputs: Tensor, rule: Rule):
+    def __init__(self, network: Network, weights: Sequence[Tensor], inputs: Tensor, rule: Rule):
         cell: LSTM | GRU = network.cell
         half = torch.is_autocast_enabled(inputs.device.type)
         tf32 = half or tf32_allowed()
         fused = not hasattr(rule, "planted_steps")
-        inner, squash, last = (readout_of(network) if fused else None) or (None, "", None)
+        inner, activation, last = (readout_of(network) if fused else None) or (None, "", None)
         self.shape = Shape(
             type=torch.bfloat16 if half else torch.float32,
-            # float16 has as many digits as tf32, and weights of half the size
+            # float16 has as many bits of mantissa as tf32, in half the memory
             recurrent_type=torch.bfloat16 if half else torch.float16 if tf32 else torch.float32,
             precision="tf32" if tf32 else "ieee",
             gru=isinstance(cell, GRU),
@@ -100,21 +101,21 @@ class _Plan:
             inner=inner.out_features if inner else 0,
             classes=network.num_classes if fused else 1,
             sigmoid=fused and network.activation == "sigmoid",
-            squash=squash,
+            activation=activation,
             device=inputs.device,
         )
-        # Inputs in another type than their own are a copy, with lines of a length that products are fast with.
+        # Inputs that are converted to another type are copied, into rows of a length that is fast to multiply.
         self.copies = self.shape.type != inputs.dtype
         self.widths = [(cell.input_size, -(-cell.input_size // 8) * 8 if self.copies else cell.input_size)]
         self.widths += [(cell.hidden_size, self.shape.units)] * (cell.num_layers - 1)
-        self.layers = [self._layer(cell, number) for number in range(cell.num_layers)]
-        self.rule = (inputs,) * 5  # any pointer: without a rule nobody looks
+        self.layers = [self._layer(weights[4 * number :][:4], number) for number in range(cell.num_layers)]
+        self.rule = (inputs,) * 5  # any pointers: they are not read without a rule
         if last is not None:
-            weights = (_aligned(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
+            readout = (_aligned(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
             table = table_of(rule, inputs.shape[1], network.num_classes, torch.float32, inputs.device)
-            self.rule = (_aligned(table), *weights)
+            self.rule = (_aligned(table), *readout)
 
-    def _layer(self, cell: LSTM | GRU, number: int) -> _Layer:
+    def _layer(self, weights: Sequence[Tensor], number: int) -> _Layer:
         shape = self.shape
         lines, (true_inputs, inputs) = shape.gates * shape.units, self.widths[number]
 
@@ -126,13 +127,13 @@ class _Plan:
         layer = _Layer(
             new(shape.type, lines, inputs), hidden, back, new(torch.float32, lines), new(torch.float32, shape.units)
         )
-        own = map(_aligned, cell.weights(number))
-        kernels.convert(shape, true_inputs, inputs)((-(-lines // kernels.LINES), 1, 1), *own, *layer)
+        own = map(_aligned, weights)
+        kernels.convert(shape, true_inputs, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), *own, *layer)
         return layer
 
 
 def _aligned(part: Tensor) -> Tensor:
-    """As kernels need it: see `Kernel`."""
+    """Contiguous and at a multiple of 16 bytes, as `Kernel` needs it."""
     part = part.detach().contiguous()
     return part if part.data_ptr() % 16 == 0 else part.clone()
 
@@ -146,38 +147,40 @@ class _Kept(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """Which row stands where, and where it answered."""
+    """The row at each position, and the step at which each row answered."""
 
-    order: Tensor  # [positions]
-    ends: Tensor  # [positions]
+    order: Tensor  # [positions]: the row
+    ends: (
+        Tensor  # [positions]: the steps that the row reads at most, later: that it read; 0 at a position without a row
+    )
     answered: Tensor  # [rows]
     fired: Tensor  # [rows]
 
 
 def _tiles(lengths: Tensor, steps: int, rule: Rule, expected_steps: Tensor | None) -> tuple[_Tiles, int]:
-    """The rows in tiles, and how many tiles these are."""
+    """The rows in tiles, and the number of tiles."""
     rows, device = len(lengths), lengths.device
-    number = -(-rows // TILE)
-    order = _multiples(number * TILE, 1, device)
-    if expected_steps is not None and rows * steps > FEW:  # else sorting costs more than it saves
+    number = -(-rows // TILE_ROWS)
+    order = _multiples(number * TILE_ROWS, 1, device)
+    if expected_steps is not None and rows * steps > MAX_SINGLE_BLOCK:  # else sorting costs more than it saves
         order = torch.empty_like(order)
         order[:rows] = expected_steps.to(device).argsort(descending=True)
     planted = planted_steps(rule, lengths)
     planted = lengths if planted is None else _aligned(planted)
     ends, fired = torch.empty_like(order, dtype=torch.int32), torch.empty_like(lengths, dtype=torch.bool)
-    grid = (-(-len(order) // kernels.ARRANGED), 1, 1)
+    grid = (-(-len(order) // kernels.ARRANGE_POSITIONS), 1, 1)
     kernels.arrange(device)(grid, lengths, planted, order, ends, fired, rows, len(order), int(planted is not lengths))
     return _Tiles(order, ends, torch.empty_like(lengths), fired), number
 
 
 def _forward(
     plan: _Plan, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None, save: bool
-) -> tuple[Found, Tensor, _Tiles, list[_Kept]]:
+) -> tuple[KeptFeatures, Tensor, _Tiles, list[_Kept]]:
     (rows, steps), shape = inputs.shape[:2], plan.shape
     tiles, number_of_tiles = _tiles(_aligned(lengths), steps, rule, expected_steps)
     features = inputs.new_empty(rows, shape.units)
-    whole = save or keep == "read"  # else the memory of one block serves all
-    block = steps if rows * steps <= FEW else min(BLOCK, steps)
+    whole = save or keep == "read"  # otherwise all blocks use the same memory
+    block = steps if rows * steps <= MAX_SINGLE_BLOCK else min(BLOCK_STEPS, steps)
     slots = steps if whole else block
     kept = []
     for _ in plan.layers:
@@ -187,19 +190,19 @@ def _forward(
     given, given_at = inputs, (steps, 0)
     if plan.copies:
         given = torch.empty(rows, slots, plan.widths[0][1], dtype=shape.type, device=inputs.device)
-    columns = -(-shape.gates * shape.units // kernels.PRODUCT_COLUMNS)
+    columns = -(-shape.gates * shape.units // kernels.MATMUL_COLUMNS)
     for first in range(0, steps, block):
         last, origin = min(first + block, steps), 0 if whole else first
-        grid = (columns, -(-(last - first) // kernels.PRODUCT_STEPS), number_of_tiles)
+        grid = (columns, -(-(last - first) // kernels.MATMUL_STEPS), number_of_tiles)
         if plan.copies:
             given_at = (slots, -origin)
             kernels.convert_inputs(shape, *plan.widths[0])(
-                (number_of_tiles * TILE, -(-(last - first) // kernels.CONVERTED), 1), inputs, given, tiles.order,
-                tiles.ends, first, last, steps, *given_at,
+                (number_of_tiles * TILE_ROWS, -(-(last - first) // kernels.CONVERT_STEPS), 1), inputs, given,
+                tiles.order, tiles.ends, first, last, steps, *given_at,
             )  # fmt: skip
         for number, layer in enumerate(plan.layers):
             below = (kept[number - 1].hidden, slots + 1, 1 - origin) if number else (given, *given_at)
-            kernels.input_product(shape, below[0].shape[2], below[0].dtype)(
+            kernels.input_projection(shape, below[0].shape[2], below[0].dtype)(
                 grid, below[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, tiles.order,
                 first, last, *below[1:], slots, -origin,
             )  # fmt: skip
@@ -208,28 +211,28 @@ def _forward(
                 *plan.rule, first, last, origin, slots,
             )  # fmt: skip
     if keep == "answer":
-        row = _multiples(rows, 1, inputs.device).clone()  # the caller's own
+        row = _multiples(rows, 1, inputs.device).clone()  # the caller may write to it
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
-        return Found(features, row, tiles.answered, tiles.answered, tiles.fired), given, tiles, kept
+        return KeptFeatures(features, row, tiles.answered, tiles.answered, tiles.fired), given, tiles, kept
     count = _multiples(steps, 1, inputs.device)
     was_read = count < tiles.answered[:, None]
     if capturing(inputs.device):
         features = kept[-1].hidden[:, 1:, : shape.true_units].where(was_read[..., None], 0.0).float().flatten(0, 1)
         row = _multiples(rows, 1, inputs.device)[:, None].expand(-1, steps).flatten()
         step = (count + 1).expand(rows, -1).flatten()
-        return Found(features, row, step, tiles.answered, tiles.fired, was_read.flatten()), given, tiles, kept
+        return KeptFeatures(features, row, step, tiles.answered, tiles.fired, was_read.flatten()), given, tiles, kept
     row, step = was_read.nonzero(as_tuple=True)
     features = kept[-1].hidden[row, step + 1, : shape.true_units].float()
-    return Found(features, row, step + 1, tiles.answered, tiles.fired), given, tiles, kept
+    return KeptFeatures(features, row, step + 1, tiles.answered, tiles.fired), given, tiles, kept
 
 
 class _Fused(torch.autograd.Function):
     """`_forward`, with gradients."""
 
     @staticmethod
-    def forward(ctx, inputs, network, lengths, rule, keep, expected_steps, *parameters):  # type: ignore[override]
+    def forward(ctx, inputs, network, lengths, rule, keep, expected_steps, *weights):  # type: ignore[override]
         inputs = _aligned(inputs)
-        plan = _Plan(network, inputs, rule)
+        plan = _Plan(network, weights, inputs, rule)
         found, given, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
         ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
         ctx.save_for_backward(given, *tiles, *(part for layer in kept for part in layer))
@@ -243,9 +246,9 @@ class _Fused(torch.autograd.Function):
         plan, shape = ctx.plan, ctx.plan.shape
         tiles, kept = _Tiles(*saved[:4]), [_Kept(*saved[at : at + 3]) for at in range(4, len(saved), 3)]
         (rows, steps), count = inputs.shape[:2], len(plan.layers)
-        number_of_tiles = len(tiles.order) // TILE
+        number_of_tiles = len(tiles.order) // TILE_ROWS
         at_end, base = ctx.keep == "answer", _multiples(rows, 1, inputs.device)
-        after = tiles.answered.cumsum(0)  # what is packed of each row ends there
+        after = tiles.answered.cumsum(0)  # the packed steps of each row end there
         if not at_end:
             base = _multiples(rows, steps, after.device) if ctx.all_steps else after - tiles.answered
         if more := shape.units - shape.true_units:
@@ -265,8 +268,8 @@ class _Fused(torch.autograd.Function):
             into = below if number else into_inputs
             if into is not None:
                 width = into.shape[2]
-                kernels.product_back(shape, width, plan.widths[number][1])(
-                    (-(-width // kernels.PRODUCT_COLUMNS), -(-steps // kernels.PRODUCT_STEPS), number_of_tiles),
+                kernels.input_gradient(shape, width, plan.widths[number][1])(
+                    (-(-width // kernels.MATMUL_COLUMNS), -(-steps // kernels.MATMUL_STEPS), number_of_tiles),
                     packed, layer.of_input, layer.bias, into, tiles.order, tiles.ends, after, 0, steps, 0, 0, steps, 0,
                 )  # fmt: skip
             given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
@@ -279,32 +282,39 @@ class _Fused(torch.autograd.Function):
 def _of_weights(
     shape: Shape, packed: Tensor, hidden: Tensor, given: tuple[Tensor, int, int], read: tuple[Tensor, ...], columns: int
 ) -> list[Tensor]:
-    """Gradients of a layer's weights and biases: a product over all steps that were read, of as many rows at once as
-    memory is spent on."""
+    """Gradients of a layer's weights and biases: a matrix multiplication over all steps that were read, for as many
+    rows at once as MAX_GATHERED_BYTES allow."""
     (below, *below_at), (rows, steps) = given, (len(hidden), hidden.shape[1] - 1)
     inputs = below.shape[2]
     width = kernels.width(shape, inputs) * shape.parts
-    together = max(1, min(rows, COPIED // (steps * width * packed.itemsize)))
+    together = max(1, min(rows, MAX_GATHERED_BYTES // (steps * width * packed.itemsize)))
     multiplied = packed.new_empty(together * steps, width)
-    product, grid = kernels.packed_product(shape, inputs)
+    matmul, grid = kernels.packed_matmul(shape, inputs)
     shares = packed.new_empty(grid[2], 4 * shape.units, kernels.width(shape, inputs), dtype=torch.float32)
     for first in range(0, rows, together):
         last = min(first + together, rows)
         kernels.gather(shape, inputs, below.dtype)(
-            (last - first, -(-steps // kernels.GATHERED), 1), below, hidden, multiplied, *read, first, *below_at, steps
+            (last - first, -(-steps // kernels.GATHER_STEPS), 1),
+            below,
+            hidden,
+            multiplied,
+            *read,
+            first,
+            *below_at,
+            steps,
         )
-        product(grid, packed, multiplied, shares, *read, first, last)
+        matmul(grid, packed, multiplied, shares, *read, first, last)
     lines = shape.gates * shape.true_units
     found = [packed.new_empty(size, dtype=torch.float32) for size in ((lines, columns), (lines, shape.true_units))]
     found += [packed.new_empty(lines, dtype=torch.float32) for _ in range(2)]
-    kernels.hand_out(shape, columns, inputs)((-(-lines // kernels.LINES), 1, 1), shares, *found)
+    kernels.sum_shares(shape, columns, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), shares, *found)
     return found
 
 
 def tf32_allowed() -> bool:
-    """Whether PyTorch's recurrent layers may run in tf32."""
+    """Whether PyTorch lets recurrent layers run in tf32."""
     cudnn: Any = torch.backends.cudnn
     try:
         return cudnn.allow_tf32
-    except RuntimeError:  # set by its new name, and for convolutions otherwise
+    except RuntimeError:  # set by its new name, and to something else for convolutions
         return cudnn.rnn.fp32_precision == "tf32"

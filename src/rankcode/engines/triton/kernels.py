@@ -1,4 +1,4 @@
-"""The kernels of a network: what they are compiled for, and how large a part of the work a program of each takes."""
+"""The kernels of a network: what they are compiled for, and how much work one program of each does."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankcode.engines.triton import products, recurrence, weights
+from rankcode.engines.triton import matmul, recurrence, weights
 
-TILE = 16  # rows that stay together
-STEPS = 8  # steps after which a tile looks whether its rows have fired
-PRODUCT_STEPS, PRODUCT_COLUMNS = 128 // TILE, 256  # what a program of a product makes
-LINES = 2  # of a weight that one program converts or hands out
-GATHERED = 16  # steps of a row that one program gathers
-CONVERTED = 16  # steps of a row that one program converts
-ARRANGED = 256  # positions that one program arranges
+TILE_ROWS = 16  # rows that one program takes through the steps: the smallest side of a Triton dot product
+RULE_STEPS = 8  # steps after which a tile evaluates the rule
+MATMUL_STEPS, MATMUL_COLUMNS = (
+    128 // TILE_ROWS,
+    256,
+)  # of the result that one program of a matrix multiplication computes
+WEIGHT_LINES = 2  # lines of a weight that one program converts, or whose gradient it sums
+GATHER_STEPS = 16  # steps of a row that one program gathers
+CONVERT_STEPS = 16  # steps of a row that one program converts
+ARRANGE_POSITIONS = 256  # positions of rows in tiles that one program computes
 
 
 class Kernel:
-    """A Triton kernel with its constants, compiled at the first call. Later calls launch what was compiled as it is:
-    Triton's own way looks at every argument first, which takes longer than many of our kernels run. So all tensors
-    must lie at multiples of 16 bytes, and be of the types they had at the first call."""
+    """A Triton kernel with its constants, compiled at the first call. Later calls launch the compiled kernel directly:
+    Triton's own launcher inspects every argument, which takes longer than many of our kernels run. So all tensors must
+    lie at multiples of 16 bytes, and have the types that they had at the first call."""
 
     def __init__(self, function: Any, *, num_warps: int = 4, num_stages: int = 3, **constants: Any):
         self.function, self.constants = function, constants
@@ -30,7 +33,7 @@ class Kernel:
         self.compiled: Any = None
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        if self.compiled is None:  # which it stays where Triton interprets
+        if self.compiled is None:  # always, in Triton's interpreter
             self.compiled = self.function[grid](*arguments, **self.constants, **self.settings)
         else:
             self.compiled[grid](*arguments, *self.tail)
@@ -39,17 +42,17 @@ class Kernel:
 class Shape(NamedTuple):
     """What the kernels of a network are compiled for."""
 
-    type: torch.dtype  # of what is kept and of products
+    type: torch.dtype  # of saved activations and matrix multiplications
     recurrent_type: torch.dtype  # of the weights of the hidden state
-    precision: str  # of products of float32: tf32, or ieee
+    precision: str  # of matrix multiplications of float32: tf32, or ieee
     gru: bool
     true_units: int
-    units: int  # rounded up to what products need
-    rule: bool  # whether a rule is asked
+    units: int  # rounded up to a size that dot products support
+    rule: bool  # whether a rule is evaluated
     inner: int  # width of the readout's hidden layer, 0 without one
     classes: int
     sigmoid: bool
-    squash: str
+    activation: str  # of the readout's hidden layer
     device: torch.device
 
     @property
@@ -63,7 +66,7 @@ class Shape(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Of which numbers are packed: see `products`."""
+        """How many numbers a packed number consists of: see `matmul`."""
         return 2 if self.type == torch.float32 and self.precision == "tf32" else 1
 
     @property
@@ -72,16 +75,16 @@ class Shape(NamedTuple):
 
     @property
     def fast(self) -> bool:
-        """Whether tanh may have the error of tf32, as GPUs have it."""
+        """Whether tanh may have an error as large as that of tf32, as the GPU's own instruction has."""
         return self.precision == "tf32" and self.device.type == "cuda"
 
     @property
     def one_type(self) -> bool:
-        """Whether the weights of the hidden state serve the backward pass as they are."""
+        """Whether the backward pass uses the same copy of the recurrent weights."""
         return self.recurrent_type == self.type or self.resident
 
 
-kept = lru_cache(maxsize=256)
+kept = lru_cache(maxsize=256)  # kernels, which are compiled once for each shape
 
 
 def rounded(units: int) -> int:
@@ -89,13 +92,13 @@ def rounded(units: int) -> int:
 
 
 def width(shape: Shape, inputs: int) -> int:
-    """Of what `gather` puts side by side, rounded up to what products are fast with."""
+    """Of what `gather` puts side by side, rounded up to a width that is fast to multiply."""
     return -(-(shape.units + inputs + 1) // 8) * 8
 
 
 @kept
 def arrange(device: torch.device) -> Kernel:
-    return Kernel(products.arrange, MANY=ARRANGED)
+    return Kernel(matmul.arrange, POSITIONS=ARRANGE_POSITIONS)
 
 
 @kept
@@ -105,32 +108,32 @@ def convert(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
 
 
 @kept
-def hand_out(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
-    shares = packed_product(shape, inputs).grid[2]
-    return Kernel(weights.hand_out, WIDTH=width(shape, inputs), SHARES=shares, **_layer(shape, true_inputs, inputs))
+def sum_shares(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
+    shares = packed_matmul(shape, inputs).grid[2]
+    return Kernel(weights.sum_shares, WIDTH=width(shape, inputs), SHARES=shares, **_layer(shape, true_inputs, inputs))
 
 
 @kept
 def convert_inputs(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
     return Kernel(
-        products.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, STEPS=CONVERTED, COLUMNS=128
+        matmul.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, STEPS=CONVERT_STEPS, COLUMNS=128
     )  # fmt: skip
 
 
 @kept
-def input_product(shape: Shape, depth: int, given: torch.dtype) -> Kernel:
-    """`given` is the type of what is multiplied: inputs and what a layer below gives may differ in it."""
+def input_projection(shape: Shape, depth: int, given: torch.dtype) -> Kernel:
+    """`given` is the type of what is multiplied: that of the inputs may differ from that of a layer's features."""
     return Kernel(
-        products.product, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, WEIGHT_WIDTH=depth,
-        RESULT_WIDTH=4 * shape.units, TRANSPOSED=True, BIAS=True, PARTS=0, **_product(shape),
+        matmul.matmul, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, WEIGHT_WIDTH=depth,
+        RESULT_WIDTH=4 * shape.units, TRANSPOSED=True, BIAS=True, PARTS=0, **_matmul(shape),
     )  # fmt: skip
 
 
 @kept
-def product_back(shape: Shape, columns: int, inputs: int) -> Kernel:
+def input_gradient(shape: Shape, columns: int, inputs: int) -> Kernel:
     return Kernel(
-        products.product, DEPTH=shape.gates * shape.units, WIDTH=columns, GIVEN_WIDTH=4 * shape.units,
-        WEIGHT_WIDTH=inputs, RESULT_WIDTH=columns, TRANSPOSED=False, BIAS=False, PARTS=shape.parts, **_product(shape),
+        matmul.matmul, DEPTH=shape.gates * shape.units, WIDTH=columns, GIVEN_WIDTH=4 * shape.units,
+        WEIGHT_WIDTH=inputs, RESULT_WIDTH=columns, TRANSPOSED=False, BIAS=False, PARTS=shape.parts, **_matmul(shape),
     )  # fmt: skip
 
 
@@ -138,8 +141,8 @@ def product_back(shape: Shape, columns: int, inputs: int) -> Kernel:
 def forward(shape: Shape, save: bool, top: bool) -> Kernel:
     return Kernel(
         recurrence.forward, TRUE_UNITS=shape.true_units, SAVE=save, TOP=top, RULE=shape.rule and top,
-        INNER=shape.inner, CLASSES=shape.classes, SIGMOID=shape.sigmoid, SQUASH=shape.squash,
-        WIDE=max(16, _power(shape.inner)), MANY=max(16, _power(shape.classes)), STEPS=STEPS,
+        INNER=shape.inner, CLASSES=shape.classes, SIGMOID=shape.sigmoid, ACTIVATION=shape.activation,
+        PADDED_INNER=max(16, _power(shape.inner)), PADDED_CLASSES=max(16, _power(shape.classes)), STEPS=RULE_STEPS,
         **_recurrent(shape, shape.recurrent_type, warps=16 if shape.type == torch.float32 else 8),
     )  # fmt: skip
 
@@ -156,29 +159,29 @@ def backward(shape: Shape, at_end: bool) -> Kernel:
 @kept
 def gather(shape: Shape, inputs: int, given: torch.dtype) -> Kernel:
     return Kernel(
-        products.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), PARTS=shape.parts,
-        STEPS=GATHERED, COLUMNS=128,
+        matmul.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), PARTS=shape.parts,
+        STEPS=GATHER_STEPS, COLUMNS=128,
     )  # fmt: skip
 
 
-class PackedProduct(NamedTuple):
+class PackedMatmul(NamedTuple):
     launch: Kernel
     grid: tuple[int, int, int]
 
 
 @kept
-def packed_product(shape: Shape, inputs: int) -> PackedProduct:
-    """The sizes were tried out on an H200."""
+def packed_matmul(shape: Shape, inputs: int) -> PackedMatmul:
+    """Sizes tuned on an H200."""
     exact = shape.packed_type == torch.float32
     lines, columns = (min(64, 4 * shape.units), 64) if exact else (min(256, 4 * shape.units), 128)
     grid = 4 * shape.units // lines, -(-width(shape, inputs) // columns)
     shares = max(1, _processors(shape.device) // (grid[0] * grid[1]))
     kernel = Kernel(
-        products.packed_product, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PARTS=shape.parts,
+        matmul.packed_matmul, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PARTS=shape.parts,
         PRECISION=shape.precision, SHARES=shares, LINES=lines, COLUMNS=columns, CHUNK=32,
         num_warps=8 if lines > 128 else 4, num_stages=2 if exact else 4,
     )  # fmt: skip
-    return PackedProduct(kernel, (*grid, shares))
+    return PackedMatmul(kernel, (*grid, shares))
 
 
 def _processors(device: torch.device) -> int:
@@ -187,21 +190,27 @@ def _processors(device: torch.device) -> int:
 
 def _layer(shape: Shape, true_inputs: int, inputs: int) -> dict[str, int]:
     return {
-        "GATES": shape.gates, "TRUE_UNITS": shape.true_units, "UNITS": shape.units, "LINES": LINES, "COLUMNS": 128,
-        "TRUE_INPUTS": true_inputs, "INPUTS": inputs,
+        "GATES": shape.gates, "TRUE_UNITS": shape.true_units, "UNITS": shape.units, "TRUE_INPUTS": true_inputs,
+        "INPUTS": inputs, "LINES": WEIGHT_LINES, "COLUMNS": 128,
     }  # fmt: skip
 
 
-def _product(shape: Shape) -> dict[str, Any]:
+def _matmul(shape: Shape) -> dict[str, Any]:
     return {
-        "PRECISION": shape.precision, "TILE": TILE, "STEPS": PRODUCT_STEPS, "COLUMNS": PRODUCT_COLUMNS,
+        "PRECISION": shape.precision, "TILE": TILE_ROWS, "STEPS": MATMUL_STEPS, "COLUMNS": MATMUL_COLUMNS,
         "CHUNK": 128 // shape.type.itemsize, "num_warps": 8, "num_stages": 3,
     }  # fmt: skip
 
 
 def _recurrent(shape: Shape, type: torch.dtype, warps: int) -> dict[str, Any]:
-    """What is multiplied at once. The sizes were tried out on an H200."""
-    common = {"UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "FAST": shape.fast, "TILE": TILE}
+    """Sizes of the dot products, tuned on an H200."""
+    common = {
+        "UNITS": shape.units,
+        "GRU": shape.gru,
+        "PRECISION": shape.precision,
+        "FAST": shape.fast,
+        "TILE": TILE_ROWS,
+    }
     if shape.resident:
         return common | {
             "RESIDENT": True,

@@ -1,11 +1,12 @@
-"""The part of LSTM and GRU that must go step by step: a program takes a tile of rows through a block of steps.
+"""The part of LSTM and GRU that must run step by step: a program takes a tile of rows through a block of steps.
 
-Weights that fit stay on the chip for the whole block (`resident_…`); others are streamed from the cache at every step
-(`streamed_…`). What is kept of a step: `gates`, four arrays of units side by side (LSTM: enter, forget, candidate,
-leave; GRU: reset, update, candidate, and what the hidden state gives to the candidate), `hidden`, the state as it
-enters products, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden state). Arrays are laid out as in
-`products`, of gates with `slots` a row and of states with one more: step s reads the states in slot s and writes those
-in s + 1, both less `origin`. The backward pass packs the gradients of the gates: see `products`.
+Weights that fit stay in registers and shared memory for the whole block (RESIDENT); larger ones are loaded from the
+cache at every step. What is saved of a step: `gates`, four arrays of units side by side (LSTM: enter, forget,
+candidate, leave; GRU: reset, update, candidate, and what the hidden state gives to the candidate), `hidden`, the state
+in the precision of the matrix multiplications, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden
+state). Arrays are laid out as in `matmul`, gates with `slots` slots for each row and states with one more: step s reads
+the states in slot s and writes those in s + 1, both less `origin`. The backward pass packs the gradients of the gates:
+see `matmul`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rankcode.engines.triton.products import load_parts, store_parts
+from rankcode.engines.triton.matmul import load_parts, store_parts
 
 NEVER = tl.constexpr(2**30)
 
 
 @triton.jit
 def _tanh(x, FAST: tl.constexpr):
-    if FAST:  # one instruction of the GPU; its error is that of tf32
+    if FAST:  # one instruction of the GPU, with the error of tf32
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     return 2 * tl.sigmoid(2 * x) - 1
 
@@ -34,7 +35,7 @@ def _sigmoid(x, FAST: tl.constexpr):
 
 @triton.jit
 def _gated(a, b, c, d, memory, GRU: tl.constexpr, FAST: tl.constexpr):
-    """One step from what reaches the gates: the four arrays that are kept, the memory and the hidden state."""
+    """One step, from the inputs of the gates: the four arrays that are saved, the memory and the hidden state."""
     a, b = _sigmoid(a, FAST), _sigmoid(b, FAST)
     if GRU:
         c = _tanh(c + a * d, FAST)
@@ -47,8 +48,8 @@ def _gated(a, b, c, d, memory, GRU: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.constexpr, FAST: tl.constexpr):
-    """Gradients of what reached the gates, of the memory before the step, and of the hidden state before it but
-    for what the products will add."""
+    """Gradients of the inputs of the gates, of the memory before the step, and of the hidden state before it without
+    the part that flows through the gates."""
     if GRU:
         into_update = into_hidden * (before - c) * b * (1 - b)
         into_candidate = into_hidden * (1 - b) * (1 - c * c)
@@ -67,24 +68,24 @@ def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl
 def _first_spike(
     hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
-    SQUASH: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
-    WIDE: tl.constexpr, MANY: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
+    PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
 ):  # fmt: skip
-    """Where each row of a tile first fires in the steps begin … stop, [TILE]; NEVER where it does not. INNER is the
-    width of the readout's hidden layer, 0 without one; WIDE and MANY are INNER and CLASSES, rounded up. One SIGMOID
-    output z stands for the logits (0, z)."""
+    """The step in begin … stop at which each row of a tile first fires, [TILE]; NEVER if it does not. INNER is the
+    width of the readout's hidden layer, 0 without one; PADDED_INNER and PADDED_CLASSES are INNER and CLASSES, rounded
+    up. One SIGMOID output z stands for the logits (0, z)."""
     inside = tl.arange(0, TILE * STEPS)
     position = tile * TILE + inside % TILE
     step = begin + inside // TILE
     read = (step < tl.load(ends + position)) & (step < stop)
     row = tl.load(order + position).to(tl.int64)
     at = (row * (slots + 1) + step + 1 - origin) * UNITS
-    number = tl.arange(0, MANY)
+    number = tl.arange(0, PADDED_CLASSES)
     line = number - 1 if SIGMOID else number  # of the last layer's weights
     there = (line >= 0) & (number < CLASSES)
     type = hidden.dtype.element_ty
-    d = tl.arange(0, WIDE)
-    total = tl.zeros((TILE * STEPS, WIDE if INNER > 0 else MANY), tl.float32)
+    d = tl.arange(0, PADDED_INNER)
+    total = tl.zeros((TILE * STEPS, PADDED_INNER if INNER > 0 else PADDED_CLASSES), tl.float32)
     for chunk in range(0, UNITS, CHUNK):
         k = chunk + tl.arange(0, CHUNK)
         h = tl.load(hidden + at[:, None] + k[None, :], mask=read[:, None], other=0.0)
@@ -96,11 +97,11 @@ def _first_spike(
         total = tl.dot(h, w.to(type), total, input_precision=PRECISION)
     if INNER > 0:
         total += tl.load(inner_bias + d, mask=d < INNER, other=0.0)[None, :]
-        if SQUASH == "relu":
+        if ACTIVATION == "relu":
             total = tl.maximum(total, 0.0)
-        elif SQUASH == "tanh":
+        elif ACTIVATION == "tanh":
             total = _tanh(total, False)
-        elif SQUASH == "sigmoid":
+        elif ACTIVATION == "sigmoid":
             total = tl.sigmoid(total)
         w = tl.load(outer + line[None, :] * INNER + d[:, None], mask=(d < INNER)[:, None] & there[None, :], other=0.0)
         total = tl.dot(total.to(type), w.to(type), input_precision=PRECISION)
@@ -115,11 +116,11 @@ def _first_spike(
 
 
 @triton.jit
-def _let_go(
+def _store_answers(
     hidden, features, answered, row, end, first, last, origin, slots,
     UNITS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Hand out the hidden state of the rows that end within the block, at their end."""
+    """Store the hidden state, at their end, of the rows that end within the block."""
     leaves = (end > first) & (end <= last)
     tl.store(answered + row, end.to(tl.int64), mask=leaves)
     at, to = (row * (slots + 1) + end - origin) * UNITS, row * UNITS
@@ -135,11 +136,11 @@ def forward(
     table, inner, inner_bias, outer, outer_bias, first, last, origin, slots,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SAVE: tl.constexpr,
     TOP: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
-    SQUASH: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
-    TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr, PRECISION: tl.constexpr,
+    FAST: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Steps first … last, from zero. The top layer says where rows fire, and hands out the features they answer with.
-    Where nothing is saved the state after `last` is put where the next block begins, in slot 0."""
+    """Steps first … last, counted from 0. The top layer evaluates the rule, and stores the features that rows answer
+    with. Unless SAVE, the state after `last` is copied to slot 0, where the next block begins."""
     tile = tl.program_id(0)
     position = tile * TILE + tl.arange(0, TILE)
     end = tl.load(ends + position)
@@ -150,7 +151,7 @@ def forward(
     units = tl.arange(0, COLUMNS)
     type = hidden.dtype.element_ty
     row = tl.load(order + position).to(tl.int64)
-    valid = (end > 0)[:, None]  # a row stands there
+    valid = (end > 0)[:, None]  # there is a row at the position
     gates_at = ((row * slots + first - origin) * (4 * UNITS))[:, None]
     states_at = ((row * (slots + 1) + first - origin) * UNITS)[:, None]
     if first == 0:
@@ -246,7 +247,8 @@ def forward(
             tl.debug_barrier()
             spike = _first_spike(
                 hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, SQUASH, PRECISION, TILE, STEPS, CHUNK, WIDE, MANY,
+                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, STEPS, CHUNK, PADDED_INNER,
+                PADDED_CLASSES,
             )  # fmt: skip
             tl.store(fired + row, spike <= end, mask=spike <= end)
             end = tl.minimum(end, spike)
@@ -256,7 +258,7 @@ def forward(
         begin = stop
     tl.debug_barrier()
     if TOP:
-        _let_go(hidden, features, answered, row, end, first, last, origin, slots, UNITS, CHUNK)
+        _store_answers(hidden, features, answered, row, end, first, last, origin, slots, UNITS, CHUNK)
     if not SAVE:
         if limit == last:
             start = ((row * (slots + 1)) * UNITS)[:, None]
@@ -275,9 +277,9 @@ def backward(
     PARTS: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """From the last answer of a tile back to its first step. The gradient that reaches the hidden state after step s
-    from outside is `arriving[base[row] + s · arriving_step]`, or where AT_END `arriving[base[row]]` at the row's end
-    alone. What reaches the gates is `packed`."""
+    """From the last answer of a tile back to its first step. The gradient of the features after step s is
+    `arriving[base[row] + s · arriving_step]`, or if AT_END `arriving[base[row]]` at the row's end only. The gradients
+    of the inputs of the gates are written to `packed`."""
     tile = tl.program_id(0)
     position = tile * TILE + tl.arange(0, TILE)
     end = tl.load(ends + position)
@@ -333,7 +335,7 @@ def backward(
             store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
             store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
             store_parts(to + 3 * UNITS, i, read, 4 * UNITS, PARTS)
-            if SCALED:  # float16 has the digits of tf32 but not its range: each row is brought to at most 1 and back
+            if SCALED:  # float16 has the mantissa of tf32 but not its range: each row is scaled to at most 1 and back
                 largest = tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(i)))
                 largest = tl.maximum(tl.max(largest, 1), 1e-37)[:, None]
                 e, f, g, i = e / largest, f / largest, g / largest, i / largest

@@ -1,11 +1,11 @@
-"""A layer's weights on their way to the kernels, and their gradients on the way back: one launch each."""
+"""Conversion of a layer's weights for the kernels, and of their gradients for PyTorch: one launch each."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from rankcode.engines.triton.products import _rounded
+from rankcode.engines.triton.matmul import _rounded
 
 
 @triton.jit
@@ -14,8 +14,8 @@ def convert(
     GATES: tl.constexpr, TRUE_UNITS: tl.constexpr, UNITS: tl.constexpr, TRUE_INPUTS: tl.constexpr,
     INPUTS: tl.constexpr, ROUND: tl.constexpr, BOTH: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Weights in the precision of their products, units (and the inputs of upper layers) rounded up with zeros, and
-    the sum of the biases. GRU has three gates, and the last one's hidden bias stays apart."""
+    """Weights in the precision of their matrix multiplications, units (and the inputs of upper layers) padded with
+    zeros, and the sum of the biases. GRU has three gates, and the hidden bias of the last one stays separate."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     gate, unit = line // UNITS, line % UNITS
     inside, known = line < GATES * UNITS, (line < GATES * UNITS) & (unit < TRUE_UNITS)
@@ -54,13 +54,14 @@ def _summed(at, mask, apart, SHARES: tl.constexpr):
 
 
 @triton.jit
-def hand_out(
+def sum_shares(
     shares, input_weight, hidden_weight, input_bias, hidden_bias,
     GATES: tl.constexpr, TRUE_UNITS: tl.constexpr, UNITS: tl.constexpr, TRUE_INPUTS: tl.constexpr,
     INPUTS: tl.constexpr, WIDTH: tl.constexpr, SHARES: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the weights from `packed_product`, [shares, 4 · units, hidden and given and 1]. GRU's last array is
-    what the hidden state gives to the candidate, the one before what the input does."""
+    """Gradients of the weights from the result of `packed_matmul`, [shares, 4 · units, hidden and input and 1]. GRU's
+    last array is the gradient of what the hidden state gives to the candidate, the one before of what the input
+    gives."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     gate, unit = line // TRUE_UNITS, line % TRUE_UNITS
     known = line < GATES * TRUE_UNITS

@@ -1,13 +1,13 @@
-"""Matrix products over the steps that rows read, and what prepares those that PyTorch does.
+"""Matrix multiplications over the steps that rows read, and what prepares their operands.
 
-Rows stand in tiles of `TILE`: `order` says which row stands where, `ends` how many steps it reads, 0 where none stands.
-Sorted rows end together, and a program leaves at once where all rows of its tile have ended. Arrays of steps are
-[rows, slots, columns], a slot for each step and where states are kept one more. Only steps before a row's end are
-loaded: what lies past it may be anything, NaN too.
+Rows are arranged in tiles of `TILE` positions: `order` is the row at a position and `ends` the number of steps it
+reads, 0 at a position without a row. Sorted rows end together, and a program returns at once if all rows of its tile
+have ended. Arrays of steps are [rows, slots, columns], with one slot for each step, and one more for states. Only steps
+before a row's end are loaded: anything may follow it, NaN too.
 
-What the gradients of the weights are made of is *packed*: the steps that were read, row after row with nothing in
-between; `row_after` says where each row ends. Where products are tf32 a number is packed as the sum of two of bfloat16
-(`PARTS` = 2): three products of those are as fast as one in tf32, and more exact.
+The operands of the gradients of the weights are *packed*: the steps that were read, row after row without gaps;
+`row_after` is where each row ends. If matrix multiplications run in tf32, a number is packed as the sum of two bfloat16
+numbers (`PARTS` = 2): three multiplications of those are as fast as one in tf32, and more exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import triton.language as tl
 
 @triton.jit
 def _rounded(x):
-    """To the digits of tf32, which products would otherwise cut off."""
+    """Rounded to the mantissa of tf32, which `tl.dot` would otherwise truncate to."""
     return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
@@ -39,15 +39,15 @@ def load_parts(at, mask, apart, PARTS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["first", "last", "given_slots", "given_first", "result_slots", "result_first"])
-def product(
+def matmul(
     given, weight, bias, result, order, ends, row_after, first, last, given_slots, given_first, result_slots,
     result_first, DEPTH: tl.constexpr, WIDTH: tl.constexpr, GIVEN_WIDTH: tl.constexpr, WEIGHT_WIDTH: tl.constexpr,
     RESULT_WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr,
     PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """result[…, :WIDTH] = given[…, :DEPTH] · weight + bias for the steps first … last that are read; `weight` is
-    [DEPTH, WIDTH], or where TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the slot of step 0. Where
-    PARTS > 0, what is given is packed."""
+    [DEPTH, WIDTH], or if TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the slot of step 0. If
+    PARTS > 0, `given` is packed."""
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = tl.arange(0, TILE * STEPS)
     begin = first + tl.program_id(1) * STEPS
@@ -82,9 +82,9 @@ def product(
 
 
 @triton.jit(do_not_specialize=["rows", "positions", "is_planted"])
-def arrange(lengths, planted, order, ends, fired, rows, positions, is_planted, MANY: tl.constexpr):
-    """How many steps the row at each position reads at most, and whether a planted spike ends it."""
-    position = tl.program_id(0) * MANY + tl.arange(0, MANY)
+def arrange(lengths, planted, order, ends, fired, rows, positions, is_planted, POSITIONS: tl.constexpr):
+    """The most steps that the row at each position reads, and whether a planted spike ends it."""
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
     there = position < rows
     row = tl.load(order + position, mask=there, other=0)
     length, spike = tl.load(lengths + row, mask=there, other=0), tl.load(planted + row, mask=there, other=0)
@@ -97,7 +97,7 @@ def convert_inputs(
     given, result, order, ends, first, last, given_slots, result_slots, result_first,
     GIVEN_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The steps first … last that are read, in another type, and as wide as the result with zeros."""
+    """Convert the steps first … last that are read to another type, padded with zeros to the width of the result."""
     position = tl.program_id(0)
     begin = first + tl.program_id(1) * STEPS
     stop = tl.minimum(last, tl.load(ends + position))
@@ -119,15 +119,15 @@ def gather(
     GIVEN_WIDTH: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Pack what the weights were multiplied with, of the rows from `first` on: the hidden state, what was given, and a
-    1 for the bias, side by side."""
+    """Pack what the weights were multiplied with, for the rows from `first` on: the hidden state, the layer's input,
+    and a 1 for the bias, side by side."""
     row = first + tl.program_id(0).to(tl.int64)
     step = tl.program_id(1) * STEPS + tl.arange(0, STEPS)
     end = tl.load(read + row)
     if tl.program_id(1) * STEPS >= end:
         return
     live = (step < end)[:, None]
-    begin = tl.load(row_after + first) - tl.load(read + first)  # of what is packed in this launch
+    begin = tl.load(row_after + first) - tl.load(read + first)  # of the steps that this launch packs
     to = packed + (tl.load(row_after + row) - end - begin + step)[:, None] * (WIDTH * PARTS)
     hidden_at = hidden + (row * (steps + 1) + step)[:, None] * UNITS
     given_at = given + (row * given_slots + given_first + step)[:, None] * GIVEN_WIDTH
@@ -143,13 +143,13 @@ def gather(
 
 
 @triton.jit(do_not_specialize=["first", "last"])
-def packed_product(
+def packed_matmul(
     left, right, result, read, row_after, first, last,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr, SHARES: tl.constexpr,
     LINES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """leftᵀ · right over all that is packed of the rows first … last, in SHARES that are to be summed: result is
-    [SHARES, LEFT, RIGHT], and is added to but for the first rows. `left` is packed for all rows, `right` for these."""
+    """leftᵀ · right over all packed steps of the rows first … last, in SHARES that are summed later: result is
+    [SHARES, LEFT, RIGHT], and is added to unless `first` is 0. `left` is packed for all rows, `right` for these."""
     begin, end = tl.load(row_after + first) - tl.load(read + first), tl.load(row_after + last - 1)
     number = (end - begin).to(tl.int32)
     share = tl.program_id(2)
