@@ -1,4 +1,4 @@
-"""Use a network: answer as early as the rule allows, or look at every step."""
+"""Use a network: `decide` reads each row until the rule fires, `trace` computes every step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from rankcode.checks import check_read, checked_inputs
 from rankcode.decision import Decision
@@ -18,7 +19,7 @@ from rankcode.state import State, map_state
 
 
 class Trace(NamedTuple):
-    """Every step of every row, past the spike too. Padded steps hold NaN (0 where a state is of whole numbers)."""
+    """Every step of every row, past the spike too. Padded steps hold NaN, or 0 in states of whole numbers."""
 
     activations: Tensor  # [rows, steps, classes]: what rules compare with θ
     probabilities: Tensor  # [rows, steps, classes]
@@ -27,11 +28,11 @@ class Trace(NamedTuple):
 
 @contextmanager
 def inference(network: Network) -> Iterator[None]:
-    """Evaluation mode and no gradients; the mode of every part is restored."""
+    """Evaluation mode and no gradients; afterwards every module is back in its own mode."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), parametrize.cached():
             yield
     finally:
         for module, training in modes:
@@ -45,8 +46,8 @@ def decide(
     rule: Rule | None = None,
     engine: str = "auto",
 ) -> Decision:
-    """Read each row until the rule fires, by default the network's own or else `Threshold(0.95)`, and say what was
-    answered."""
+    """Read each row until the rule fires, and return the answers. The rule is by default the network's own, or else
+    `Threshold(0.95)`."""
     rule = (network.rule or Threshold()) if rule is None else rule
     check_rule(rule, network.activation, network.num_classes)
     ragged = lengths is not None
@@ -58,7 +59,7 @@ def decide(
 
 
 def trace(network: Network, inputs: Tensor, lengths: Tensor | None = None) -> Trace:
-    """Activations and states of whole sequences, for pictures."""
+    """Activations and states of whole sequences, past the spike too, for figures."""
     inputs, lengths = checked_inputs(network, inputs, lengths)
     check_read(inputs, lengths)
     moments = []  # one (activations, probabilities, state) for each step
@@ -76,7 +77,7 @@ def trace(network: Network, inputs: Tensor, lengths: Tensor | None = None) -> Tr
 
 
 def _spread(part: Tensor, rows: Tensor) -> Tensor:
-    """`part` at the rows that are true, blank at the others."""
+    """`part` in the rows that are True, blank in the others."""
     whole = _blank(part.new_empty(len(rows), *part.shape[1:]))
     whole[rows] = part
     return whole

@@ -1,7 +1,7 @@
-"""How right and how early: a report at one rule, and the trade-off over thresholds.
+"""Accuracy and earliness: a report for one rule, and the trade-off over thresholds.
 
-a accuracy, e mean earliness: HM = 2·a·(1 − e)/(a + 1 − e), cost at α = (1 − a) + α·e. Steps are steps
-read; a row that never fires counts as its full length.
+With accuracy a and mean earliness e, HM = 2·a·(1 − e)/(a + 1 − e) and cost at α = (1 − a) + α·e. Steps are steps read;
+a row that never fires counts as its full length.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def milliseconds_heard(source: Source, steps: Tensor, first: int = 0) -> Tensor 
 
 
 def source_of(network: Network, task, split: str) -> Source:
-    """A split of a task as this network reads it, if it is about the same classes."""
+    """A split of a task as this network reads it. Raises a ValueError if the classes are not those of the network."""
     names = getattr(task, "label_names", None)
     if names is not None and network.label_names is not None and tuple(names) != network.label_names:
         own, other = (", ".join(each[:6]) + ", …" * (len(each) > 6) for each in (network.label_names, tuple(names)))
-        raise ValueError(f"the classes of the network are {own}, those of the data {other}: --on goes by their names")
+        raise ValueError(f"the classes of the network are {own}, those of the data {other}: the names must be the same")
     return source_for(network, split_of(task, split))
 
 
@@ -71,8 +71,8 @@ def cost(accuracy: float, earliness: float, alpha: float) -> float:
 
 
 def area(earliness: Sequence[float], accuracy: Sequence[float], majority: float) -> float:
-    """The mean over budgets b in [0, 1] of the best accuracy among points with earliness ≤ b; where no
-    point is that early, the share of the majority class."""
+    """The mean over budgets b in [0, 1] of the best accuracy among points with earliness ≤ b; for budgets below every
+    point, the share of the majority class."""
     total, at, best = 0.0, 0.0, None
     for e, a in sorted(zip(earliness, accuracy, strict=True)):
         total += (majority if best is None else best) * (e - at)
@@ -85,14 +85,14 @@ class ClassReport:
     label: int
     name: str
     rows: int
-    accuracy: float  # share of the class's rows that were answered rightly
+    accuracy: float  # share of the class's rows that were answered correctly
     mean_steps: float
     fired: float
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a network does on some data with a rule."""
+    """Results of a network on data, with one rule."""
 
     rows: int
     accuracy: float
@@ -249,8 +249,8 @@ def tradeoff(
             crossed = largest >= threshold
             fired = crossed.any(1)
             steps = torch.where(fired, crossed.int().argmax(1) + 1, lengths)
-            answer = torch.where(fired[:, None], label, last_label).gather(1, steps[:, None] - 1)[:, 0]
-            right = answer == labels
+            spike, last = (part.gather(1, steps[:, None] - 1)[:, 0] for part in (label, last_label))
+            right = torch.where(fired, spike, last) == labels
             columns = right, steps, steps / lengths.double(), fired
             totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
             now = milliseconds_heard(source, steps.cpu(), first)

@@ -1,4 +1,4 @@
-"""A cell and its readout: what runs one step, for any number of rows."""
+"""A cell and its readout: one step of any number of rows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Activation = Literal["softmax", "sigmoid", "membrane"]
 
 
 class Network(nn.Module):
-    """`cell`, any module that keeps the cell contract, and `readout`, any module from its features to
-    `outputs` numbers; by default one linear layer.
+    """A cell, any module that follows the contract of `rankcode.cells`, and a readout, any module that maps the cell's
+    features to `outputs` numbers; by default one linear layer.
 
-    `outputs=1` is one sigmoid neuron and decides between two classes, the logits (0, z). With a spiking
+    `outputs=1` is one sigmoid neuron, which decides between two classes with the logits (0, z). With a spiking
     output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
     themselves are the activations. `activation` overrides this choice.
 
-    `front_end` says how raw data become the inputs of the cell, `label_names` what the classes are called, and
-    `rule` when to answer, where no other rule is given. Training sets them, as its task and objective have them, and
-    they are saved with the network.
+    `front_end` turns raw data into the inputs of the cell, `label_names` are the names of the classes, and `rule`
+    decides when to answer if no other rule is given. Training sets them from its task and objective, and they are saved
+    with the network.
     """
 
-    cell: Any  # a module with initial_state, which nn.Module's type does not know
+    cell: Any  # a module with initial_state, which the type nn.Module does not have
     front_end: FrontEnd | None = None
     label_names: tuple[str, ...] | None = None
     rule: Rule | None = None
@@ -55,7 +55,7 @@ class Network(nn.Module):
         if self.activation not in ("softmax", "sigmoid", "membrane"):
             raise ValueError(f"activation must be softmax, sigmoid or membrane, not {activation!r}")
         if (self.activation == "sigmoid") != (outputs == 1):
-            raise ValueError(f"{self.activation} does not go with {outputs} outputs: one output is a sigmoid")
+            raise ValueError(f"activation {self.activation!r} does not fit {outputs} outputs: one output is a sigmoid")
         self.cell = cell
         self.outputs = outputs
         self.num_classes = 2 if outputs == 1 else outputs
@@ -75,13 +75,13 @@ class Network(nn.Module):
         """Logits [rows, classes]; one sigmoid output z gives (0, z)."""
         logits = self.readout(features)
         if logits.dim() != 2 or logits.shape[1] != self.outputs:
-            raise ValueError(f"the readout gives {list(logits.shape)}, not [rows, {self.outputs}]")
+            raise ValueError(f"the readout returns shape {list(logits.shape)}, not [rows, {self.outputs}]")
         if self.activation == "sigmoid":
             logits = torch.cat([torch.zeros_like(logits), logits], 1)
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def activate(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(activations, probabilities), each [rows, classes]: what rules look at."""
+        """(activations, probabilities), each [rows, classes]: the arguments of a rule."""
         probabilities = logits.softmax(-1)
         return (logits if self.activation == "membrane" else probabilities), probabilities
 
@@ -92,7 +92,7 @@ def _is_identity(readout: nn.Module | None) -> bool:
 
 def _linear(cell: nn.Module, outputs: int) -> nn.Module:
     shape = getattr(cell, "output_shape", None)
-    if shape is None:  # a cell that does not say: sized when it is first run
+    if shape is None:  # the size is taken from the first batch
         return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))
     if len(shape) == 1:
         return nn.Linear(shape[0], outputs)

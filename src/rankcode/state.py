@@ -1,4 +1,4 @@
-"""State that is passed in and out: a tensor, None, or a (nested, named) tuple of them, the row first."""
+"""State that is passed in and out: a tensor with the row first, None, or a (nested, named) tuple of these."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-State = Any  # a tensor, None, or a (nested) tuple of them
+State = Any  # a tensor, None, or a (nested) tuple of these
 
 
 def map_state(change: Callable[..., Tensor], state: State, *others: State) -> State:
-    """Apply `change` to every tensor of a state, and to the tensors at the same place of the others."""
+    """Apply `change` to every tensor of a state, together with the tensors at the same place in the other states."""
     if isinstance(state, Tensor):
         return change(state, *others)
     if state is None:
@@ -19,4 +19,4 @@ def map_state(change: Callable[..., Tensor], state: State, *others: State) -> St
     if isinstance(state, tuple | list):
         parts = [map_state(change, *same) for same in zip(state, *others, strict=True)]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
-    raise TypeError(f"a state is made of tensors and tuples, not of {type(state).__name__}")
+    raise TypeError(f"a state consists of tensors and tuples, not of {type(state).__name__}")

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 
 class GatedLayers(nn.Module):
-    """`num_layers` layers of `hidden_size` units with `gates` gates each. Its state dict is interchangeable with
-    that of the `torch.nn` module: `cell.load_state_dict(torch_module.state_dict())` and the reverse."""
+    """`num_layers` layers of `hidden_size` units with `gates` gates each. The state dict is interchangeable with that
+    of the `torch.nn` module: `cell.load_state_dict(torch_module.state_dict())` works, and the reverse."""
 
     gates: int
 
@@ -23,12 +23,9 @@ class GatedLayers(nn.Module):
         lines = self.gates * hidden_size
         for layer in range(num_layers):
             size = input_size if layer == 0 else hidden_size
-            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(lines, size)))
-            self.register_parameter(
-                f"weight_hh_l{layer}", nn.Parameter(torch.empty(self.gates * hidden_size, hidden_size))
-            )
-            self.register_parameter(f"bias_ih_l{layer}", nn.Parameter(torch.empty(lines)))
-            self.register_parameter(f"bias_hh_l{layer}", nn.Parameter(torch.empty(lines)))
+            shapes = {"weight_ih": (lines, size), "weight_hh": (lines, hidden_size), "bias_ih": lines, "bias_hh": lines}
+            for kind, shape in shapes.items():
+                self.register_parameter(f"{kind}_l{layer}", nn.Parameter(torch.empty(shape)))
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
 

@@ -1,4 +1,4 @@
-"""A recurrent cell for images that appear over time: it remembers what it saw, and looks at all of it at each step."""
+"""A recurrent cell for images that appear over time: it keeps what has appeared, and reads all of it at each step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 
 class GlimpsesState(NamedTuple):
-    image: Tensor  # [rows, 1, height, width]: what has appeared; the earlier, the larger the value
+    image: Tensor  # [rows, 1, height, width]: what has appeared, with larger values for earlier steps
     time: Tensor  # [rows, 1, 1, 1]: share of the steps that have passed
 
 
 class Glimpses(nn.Module):
-    """The image so far, and how much time has passed, through five convolutions and a dense layer.
+    """Five convolutions and a dense layer on the image so far and the share of time that has passed.
 
-    A step shows what appears in it, [rows, 1, height, width], of an image that has appeared after `num_steps` steps,
-    as in temporal MNIST: the sum of the steps is remembered, early ones with more weight. `channels` feature maps in
-    the lower half of the network and twice as many in the upper, `hidden_size` features, and dropout before them."""
+    The input of a step is the part of an image that appears in it, [rows, 1, height, width]; after `num_steps` steps
+    the image is complete, as in temporal MNIST. The state is the sum of the inputs, early ones with more weight. There
+    are `channels` feature maps in the lower half of the network and twice as many in the upper, then dropout and
+    `hidden_size` features."""
 
     def __init__(
         self,

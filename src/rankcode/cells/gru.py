@@ -27,13 +27,13 @@ class GRU(GatedLayers):
         for layer in range(self.num_layers):
             h = state.hidden[:, layer]
             if torch.is_autocast_enabled(h.device.type):
-                # The state keeps its own precision where the products run in a lower one.
+                # The state keeps its precision; only the matrix multiplications run in a lower one.
                 from_input, from_hidden = (part.to(h.dtype).chunk(3, 1) for part in self.projections(layer, x_t, h))
                 reset = (from_input[0] + from_hidden[0]).sigmoid()
                 update = (from_input[1] + from_hidden[1]).sigmoid()
                 candidate = (from_input[2] + reset * from_hidden[2]).tanh()
                 x_t = candidate + update * (h - candidate)
-            else:  # the same, in one call
+            else:  # the same computation in one call
                 x_t = torch.gru_cell(x_t, h, *self.weights(layer))
             hidden.append(x_t)
         return x_t, GRUState(joined(hidden))

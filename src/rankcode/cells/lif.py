@@ -2,7 +2,7 @@
 
     u_t = decay · u_{t−1} · (1 − o_{t−1}) + synapses(x_t),    o_t = [u_t > threshold]
 
-The derivative of the step is taken as a rectangle of half-width `surrogate_width` and area 1 about the threshold.
+The surrogate of the step's derivative is a rectangle of half-width `surrogate_width` and area 1 around the threshold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 class LIFState(NamedTuple):
     membrane: Tensor  # [rows, hidden_size…], before reset
-    spike: Tensor  # [rows, hidden_size…], 0 or 1; a neuron that spiked starts its next step from 0
+    spike: Tensor  # [rows, hidden_size…], 0 or 1; a neuron that spiked is reset to 0 before its next step
 
 
 class _Spike(torch.autograd.Function):
@@ -33,7 +33,7 @@ class _Spike(torch.autograd.Function):
 
 
 class _LIF(nn.Module):
-    """The neuron; a subclass says what its synapses are."""
+    """The neurons; subclasses define their synapses."""
 
     synapses: nn.Module
     output_shape: tuple[int, ...]
@@ -43,7 +43,9 @@ class _LIF(nn.Module):
         if emits not in ("spikes", "membranes"):
             raise ValueError(f"emits must be 'spikes' or 'membranes', not {emits!r}")
         if not 0 <= decay <= 1:
-            raise ValueError(f"decay, what a membrane keeps from step to step, must be within 0…1, not {decay}")
+            raise ValueError(
+                f"decay, the share of a membrane that is kept at each step, must be within 0…1, not {decay}"
+            )
         self.threshold, self.decay, self.surrogate_width, self.emits = threshold, decay, surrogate_width, emits
 
     def settings(self) -> dict:

@@ -28,12 +28,12 @@ class LSTM(GatedLayers):
         for layer in range(self.num_layers):
             h, c = state.hidden[:, layer], state.cell[:, layer]
             if torch.is_autocast_enabled(h.device.type):
-                # The state keeps its own precision where the products run in a lower one.
+                # The state keeps its precision; only the matrix multiplications run in a lower one.
                 from_input, from_hidden = self.projections(layer, x_t, h)
                 enter, forget, candidate, leave = (from_input + from_hidden).to(c.dtype).chunk(4, 1)
                 c = forget.sigmoid() * c + enter.sigmoid() * candidate.tanh()
                 x_t = leave.sigmoid() * c.tanh()
-            else:  # the same, in one call
+            else:  # the same computation in one call
                 x_t, c = torch.lstm_cell(x_t, (h, c), *self.weights(layer))
             hidden.append(x_t)
             cell.append(c)

@@ -1,4 +1,4 @@
-"""Cells on top of each other: each reads the features of the one below."""
+"""Cells on top of each other: each cell reads the features of the cell below."""
 
 from __future__ import annotations
 
