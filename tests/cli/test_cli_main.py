@@ -65,7 +65,7 @@ def test_help_shows_the_options_that_matter_first(capsys, monkeypatch):
     shown = re.findall(r"^│ [* ]*(?:TASK )?--([a-z-]+)", first, re.MULTILINE)
     assert shown[0] == "task" and {"objective", "cell", "hidden-size", "epochs", "learning-rate", "folder"} < set(shown)
     assert len(shown) <= 12
-    assert "[default: at-spike]" in first and "Rows in a batch" in first and "[default: 128]" in first
+    assert "Default: gru, with the paper" in first and "Rows in a batch. Default: 32 for fewer than" in first
     assert [title for title in ("Network", "Optimisation", "Run") if f"─ {title} ─" not in rest] == []
 
 
@@ -112,7 +112,7 @@ def test_version(capsys):
         ("train temporal-digits --cell conv-lif --kernel-size 4", "--kernel-size must be odd"),
         ("train temporal-digits --cell conv-lstm --kernel-size -1", "--kernel-size must be odd"),
         ("train temporal-digits --cell lif --decay 3", "must be within 0…1, not 3"),
-        ("train spotting --decay 0.5", "decay is for lif and conv-lif, not for lstm"),
+        ("train spotting --decay 0.5", "decay is for lif and conv-lif, not for gru"),
         ("train spotting --readout-layer-size -3", "--readout-layer-size must be at least 1, not -3"),
         ("train spotting --readout-layer-size 4 --cell lif", "for lstm and gru, not for lif"),
         (f"train spotting --seed {'9' * 30}", "seed must be a whole number"),

@@ -37,7 +37,10 @@ def test_default_folders_are_never_written_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         main(["train", "spotting", *SMALL])
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["spotting-at-spike", "spotting-at-spike-2"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "spotting-until-spike",
+        "spotting-until-spike-2",
+    ]
 
 
 def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
@@ -195,11 +198,11 @@ def test_a_run_is_named_after_the_data_set(tmp_path):
         lines = [f"{k % 2}\t{k}\t{4 * (k % 2)}\t{k % 2}" for k in range(rows)]
         (tmp_path / f"Heart.beats_{split}.tsv").write_text("\n".join(lines))
     main(["train", str(tmp_path / "Heart.beats_TRAIN.tsv"), *QUICK, "--examples", "32"])
-    assert [path.name for path in Path("runs").iterdir()] == ["Heart.beats-at-spike"]
+    assert [path.name for path in Path("runs").iterdir()] == ["Heart.beats-until-spike"]
 
 
 def test_data_may_be_a_link(tmp_path):
     Path(two_levels(tmp_path / "levels.npz")).rename(tmp_path / "blob-3f2a")
     Path("link.npz").symlink_to(tmp_path / "blob-3f2a")
     main(["train", "link.npz", *QUICK, "--examples", "32"])
-    assert RunFolder("runs/link-at-spike").config()["task"]["path"] == str(Path("link.npz").absolute())
+    assert RunFolder("runs/link-until-spike").config()["task"]["path"] == str(Path("link.npz").absolute())

@@ -20,7 +20,6 @@ import rankcode as rc
         {"batch_size": 0},
         {"batch_size": 1.5},
         {"batch_size": True},
-        {"batch_size": None},
         {"learning_rate": 0},
         {"learning_rate": math.nan},
         {"learning_rate": math.inf},
@@ -78,8 +77,8 @@ def test_numbers_of_numpy_are_numbers():
     assert rc.Training(batch_size=np.int64(4), learning_rate=np.float32(0.5)).batch_size == 4
 
 
-def test_the_rate_is_constant_by_default():
-    config = rc.Training(learning_rate=0.5)
+def test_the_rate_may_be_constant():
+    config = rc.Training(learning_rate=0.5, schedule="constant")
     assert [config.learning_rate_at(share) for share in (0, 0.3, 0.999)] == [0.5, 0.5, 0.5]
 
 
@@ -90,7 +89,7 @@ def test_the_rate_falls_along_a_cosine():
 
 
 def test_the_rate_rises_from_zero():
-    config = rc.Training(learning_rate=0.5, warmup_ratio=0.2)
+    config = rc.Training(learning_rate=0.5, schedule="constant", warmup_ratio=0.2)
     assert [config.learning_rate_at(share) for share in (0, 0.1, 0.2, 0.9)] == [0, 0.25, 0.5, 0.5]
 
 

@@ -27,19 +27,19 @@ FIRST_SPIKE = {"accuracy": [0.3, 0.5, 0.4, 0.5, 0.4, 0.5], "mean_steps": [3.0, 3
 @pytest.mark.parametrize(
     ("settings", "winners"),
     [
-        ({"select": "accuracy"}, [0, 2, 3, 4]),
-        ({"select": "first_spike_accuracy"}, [0, 1, 5]),
-        ({"select": "loss"}, [0, 1, 3, 4]),
-        ({"select": "harmonic_mean"}, [0, 1, 3, 4]),
-        ({}, [0, 2, 3, 4, 5]),  # the cost at 0.1: 0.29, 0.37, 0.28, 0.19, 0.19, 0.12
+        ({"select": "accuracy"}, [0, 2, 3, 4, 5]),  # the last two are equal
+        ({"select": "first_spike_accuracy"}, [0, 1, 3, 5]),
+        ({"select": "loss"}, [0, 1, 3, 4, 5]),
+        ({"select": "harmonic_mean"}, [0, 1, 3, 4, 5]),
+        ({}, [0, 2, 3, 4, 5]),  # the cost at 0.2: 0.38, 0.44, 0.36, 0.28, 0.28, 0.14
         ({"select": "cost", "select_alpha": 2}, [0, 1, 5]),  # 2.0, 1.7, 1.8, 1.9, 1.9, 0.5
-        ({"select": "cost", "select_alpha": 0.0}, [0, 2, 3, 4]),  # errors alone
+        ({"select": "cost", "select_alpha": 0.0}, [0, 2, 3, 4, 5]),  # errors alone
     ],
     ids=str,
 )
-def test_the_best_model_is_the_one_with_the_most_merit_and_then_the_fewest_steps(settings, winners):
+def test_the_best_model_is_the_one_with_the_most_merit_then_the_fewest_steps_then_the_later(settings, winners):
     network = make_network()
-    state = TrainingState(network, rc.Training(**settings), Processes(), torch.device("cpu"))
+    state = TrainingState(network, rc.Training(learning_rate=0.1, **settings), Processes(), torch.device("cpu"))
     chosen = []
     for number in range(6):
         nn.init.constant_(network.readout.bias, number)
@@ -50,9 +50,9 @@ def test_the_best_model_is_the_one_with_the_most_merit_and_then_the_fewest_steps
     assert state.best["batch"] == winners[-1] == state.best_weights["readout.bias"].item()
 
 
-def test_the_cost_by_default_weighs_a_tenth_of_the_earliness():
+def test_the_cost_by_default_weighs_a_fifth_of_the_earliness():
     record = {"validation": {"accuracy": 0.9, "earliness": 0.3, "mean_steps": 4.0}}
-    assert merit(record, rc.Training()) == (pytest.approx(-0.13), -4.0)
+    assert merit(record, rc.Training()) == (pytest.approx(-0.16), -4.0)
 
 
 def a_record(training=0.9, validation=0.9, fired=1.0, rows=(30, 10)):

@@ -39,8 +39,8 @@ def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: 
     The time of a conventional epoch does not change through training, so a quarter of the epochs measures it.
     """
     settings = Training(
-        epochs=epochs, batch_size=shape.batch_size, learning_rate=0.001, max_grad_norm=0.25, device=device,
-        progress=progress,
+        epochs=epochs, batch_size=shape.batch_size, learning_rate=0.001, schedule="constant", max_grad_norm=0.25,
+        device=device, progress=progress,
     )  # fmt: skip
     few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
     found = {}

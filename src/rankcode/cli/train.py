@@ -21,13 +21,12 @@ from rankcode.objectives import Objective
 from rankcode.rules import Threshold
 from rankcode.saving.run_folder import free_folder
 from rankcode.training.loop import Training, fit
+from rankcode.training.recipes import RecipeName, recipe
 from rankcode.training.standard_network import HIDDEN_SIZES, CellName, standard_network
 
-# An option that is not given is None, and takes its value from here, or else from `Training`.
-RECIPE: dict[str, Any] = {"objective": "at-spike", "beta": "0", "cell": "lstm", "num_layers": 1}
 GROUPS = {
     MOST_USED: "epochs examples batch_size learning_rate folder",
-    OPTIMISATION: "optimizer schedule warmup_ratio weight_decay max_grad_norm ema_decay precision seed",
+    OPTIMISATION: "optimizer schedule warmup_ratio weight_decay max_grad_norm ema_decay input_noise precision seed",
 }
 
 
@@ -78,17 +77,21 @@ class Train:
     task: Annotated[str, Parameter(group=MOST_USED)]
     """What to learn: the name of a task, or the path of your own data."""
     _: KW_ONLY
-    objective: Annotated[ObjectiveName | None, Parameter(group=MOST_USED), _shown(RECIPE["objective"])] = None
-    """at-spike is rank coding, at-end is conventional training."""
+    recipe: Annotated[RecipeName, Parameter(group=MOST_USED)] = "default"
+    """Where settings come from that are not given: the defaults, which were chosen by measurement, or the paper."""
+    objective: Annotated[ObjectiveName | None, Parameter(group=MOST_USED)] = None
+    """at-spike is the paper's rank coding, until-spike learns from every step up to the spike, at-end is conventional
+    training. Default: until-spike, with the paper's recipe at-spike."""
     threshold: Annotated[float | None, Parameter(group=MOST_USED)] = None
     """θ at which an output fires. Default: 0.95, and a membrane of 1 for spiking cells."""
-    beta: Annotated[str | None, Parameter(group=MOST_USED), _shown(RECIPE["beta"])] = None
+    beta: Annotated[str, Parameter(group=MOST_USED)] = "0"
     """Weight of the entropy that is rewarded: a number, or a schedule such as 0:0.4,0.5:0.165 (0.4 at first, 0.165 from
     half of the training on)."""
-    cell: Annotated[CellName | None, Parameter(group=MOST_USED), _shown(RECIPE["cell"])] = None
-    """Recurrent cell."""
+    cell: Annotated[CellName | None, Parameter(group=MOST_USED)] = None
+    """Recurrent cell. Default: gru, with the paper's recipe lstm."""
     hidden_size: Annotated[int | None, Parameter(group=MOST_USED)] = None
-    """Units of the cell. Default: 125 for lstm and gru, 256 for lif, 8 channels for conv-lstm, 16 for conv-lif."""
+    """Units of the cell. Default: 125 for lstm and gru (64 for a gru with fewer than 1,000 training rows), 256 for lif,
+    8 channels for conv-lstm, 16 for conv-lif."""
     training: Annotated[TrainingOptions, Parameter(name="*")] = field(default_factory=TrainingOptions)
     data: Annotated[str | None, Parameter(group=DATA)] = None
     """Folder with the data of temporal-mnist or speech-commands. Default: where rankcode data puts it."""
@@ -106,7 +109,7 @@ class Train:
     layout: Annotated[Layout | None, Parameter(group=DATA)] = None
     """Layout of an array X with three dimensions in your data: steps-first is [rows, steps, channels], channels-first
     is [rows, channels, steps]."""
-    num_layers: Annotated[int | None, Parameter(group=NETWORK), _shown(RECIPE["num_layers"])] = None
+    num_layers: Annotated[int, Parameter(group=NETWORK)] = 1
     """Layers of an lstm or gru."""
     readout_layer_size: Annotated[int | None, Parameter(group=NETWORK)] = None
     """Units of a hidden layer (ReLU) between an lstm or gru and the outputs. Default: no such layer."""
@@ -116,25 +119,28 @@ class Train:
     """Share of its membrane that a spiking cell keeps from step to step. Default: 0.9; the paper has 0.2."""
 
     def run(self) -> None:
-        given = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
-        setting = RECIPE | given
+        given = {name: value for name, value in vars(self.training).items() if value is not None}
         with usage_errors():
-            config = Training(**{name: value for name, value in vars(self.training).items() if value is not None})
-        options = {name: given.get(name) for name in ("data", "validation_share", "test_share", "split_seed", "layout")}
+            Training(**given)  # before any data is read
+        names = ("data", "validation_share", "test_share", "split_seed", "layout")
+        options = {name: getattr(self, name) for name in names}
         task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
-        cell = setting["cell"]
+        chosen = recipe(self.recipe, getattr(task.train, "size", None))
+        cell, objective_name = self.cell or chosen.cell, self.objective or chosen.objective
         if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
             task = replace(task, flat=True)
         with usage_errors():
-            rule = Threshold(setting.get("threshold", 1.0 if cell in ("lif", "conv-lif") else 0.95))
-            objective = named_objective(setting["objective"], rule, read_beta(setting["beta"]))
+            config = replace(chosen.training, **given)
+            threshold = (1.0 if cell in ("lif", "conv-lif") else 0.95) if self.threshold is None else self.threshold
+            objective = named_objective(objective_name, Threshold(threshold), read_beta(self.beta))
             torch.manual_seed(config.seed)
-            hidden_size = setting.get("hidden_size", HIDDEN_SIZES[cell])
+            default_size = chosen.hidden_size if cell == chosen.cell else HIDDEN_SIZES[cell]
+            hidden_size = default_size if self.hidden_size is None else self.hidden_size
             network = standard_network(
-                task, cell, hidden_size, setting["num_layers"], self.decay, self.readout_layer_size, self.kernel_size
+                task, cell, hidden_size, self.num_layers, self.decay, self.readout_layer_size, self.kernel_size
             )
         if config.folder is None:
-            folder = free_folder(Path("runs") / f"{data_name(self.task)}-{setting['objective']}")
+            folder = free_folder(Path("runs") / f"{data_name(self.task)}-{objective_name}")
             config = replace(config, folder=str(folder))
         fit_and_report(network, task, objective, config)
 

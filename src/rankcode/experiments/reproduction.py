@@ -41,8 +41,8 @@ KEPT_FIELDS = {"accuracy", "mean_steps", "fired", "milliseconds"}
 # Every setting is given, so that the reproduction does not change with the library's defaults.
 TRAINING = Training(
     batch_size=128, optimizer="adam", learning_rate=0.001, schedule="constant", warmup_ratio=0.0, weight_decay=0.0,
-    max_grad_norm=1.0, ema_decay=None, select="accuracy", select_alpha=0.1, finish_with="best",
-    first_spike_threshold=0.95, precision="float32", engine="auto",
+    max_grad_norm=1.0, ema_decay=None, input_noise=0.0, select="accuracy", select_alpha=0.1,
+    finish_with="best", first_spike_threshold=0.95, precision="float32", engine="auto",
 )  # fmt: skip
 
 

@@ -28,6 +28,8 @@ class Standardise(FrontEnd):
     on a later one, so a stream gives the same inputs as the whole row.
     """
 
+    training_noise: ClassVar[float] = 0.2  # that `fit` adds to the inputs of small data sets (docs/choosing.md)
+
     mean: tuple[float, ...]
     std: tuple[float, ...]
     file_suffixes: ClassVar[tuple[str, ...]] = FORMATS

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, cast, get_args, get_type_hints
 
 from rankcode.engines import ENGINES
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.saving.description import content_of, damaged, describe, read_settings
 from rankcode.saving.run_folder import RunFolder
+
+SMALL_DATA = 1_000  # training rows; the defaults were measured up to 805 rows and at 7,500 (docs/choosing.md)
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,14 @@ class Training:
     with more; schedules of the learning rate and of beta then follow the new total."""
     examples: int | None = None
     """Rows to train on in all, instead of epochs. Default: 200,000, for generated data. May grow like epochs."""
-    batch_size: int = 128
-    """Rows in a batch. A data loader keeps its own."""
+    batch_size: int = cast(Any, None)  # see BY_DATA
+    """Rows in a batch. Default: 32 for fewer than 1,000 training rows, else 128. A data loader keeps its own."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """The optimiser."""
-    learning_rate: float = 0.001
-    """Learning rate."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """Learning rate over time: constant as in the paper, or falling to zero along a cosine."""
+    learning_rate: float = cast(Any, None)  # see BY_DATA
+    """Learning rate. Default: 0.01 for fewer than 1,000 training rows, else 0.003."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """Learning rate over time: falling to zero along a cosine, or constant, as in the paper."""
     warmup_ratio: float = 0.0
     """Share of training over which the rate rises from zero."""
     weight_decay: float = 0.0
@@ -39,15 +41,19 @@ class Training:
     """Largest norm of the gradient; inf for none."""
     ema_decay: float | None = None
     """Decay of the moving average of the weights, such as 0.999. Validation, best and saved model use it."""
+    input_noise: float = cast(Any, None)  # see BY_DATA
+    """Standard deviation of Gaussian noise that is added to the inputs in training. Default: 0.2 for fewer than 1,000
+    standardised series, else 0."""
     validate_every: int | None = None
     """Batches between validations. Default: an epoch, or 50 batches of generated data; with few batches in an epoch
     and no epochs given, as many epochs as make 20."""
     select: Literal["accuracy", "first_spike_accuracy", "loss", "harmonic_mean", "cost"] = "cost"
     """What makes a model the best on the validation data, with the objective's rule, or with first-spike inference;
-    fewer steps break ties. cost is the share of errors plus select_alpha times the earliness. Without validation data
-    the latest model counts as the best."""
-    select_alpha: float = 0.1
-    """Weight of earliness in the cost that select uses: at 0.1, answers at half the length outweigh 5 % more errors."""
+    of equals the one with fewer steps, then the later one. cost is the share of errors plus select_alpha times the
+    earliness. Without validation data the latest model counts as the best."""
+    select_alpha: float = 0.2
+    """Weight of earliness in the cost that select uses: at 0.2, answering at half the length makes up for 10 % more
+    errors."""
     finish_with: Literal["best", "last"] = "best"
     """Which weights the network holds in the end."""
     first_spike_threshold: float = 0.95
@@ -70,6 +76,8 @@ class Training:
     progress: bool = True
     """Show a progress bar."""
 
+    # None until `for_data` sets them.
+    BY_DATA: ClassVar[tuple[str, ...]] = ("batch_size", "learning_rate", "input_noise")
     # Settings that do not define a run: they are not saved, and may differ when it is resumed.
     WHERE: ClassVar[tuple[str, ...]] = ("device", "folder", "resume", "tensorboard", "progress")
 
@@ -78,7 +86,7 @@ class Training:
         for names, wanted, fits in _NUMBERS:
             for name in names:
                 value = getattr(self, name)
-                left_out = value is None and type(None) in get_args(hints[name])
+                left_out = value is None and (name in self.BY_DATA or type(None) in get_args(hints[name]))
                 if not left_out and not fits(value):
                     raise ValueError(f"{name} must be {wanted}, not {value!r}")
         choices = {name: get_args(hint) for name, hint in hints.items()}
@@ -108,6 +116,17 @@ class Training:
         if {"epochs", "examples"} & changes.keys():  # which replaces whichever the run had
             changes = {"epochs": None, "examples": None} | changes
         return replace(training, **changes)
+
+    def for_data(self, rows: int | None, front_end: Any) -> Training:
+        """With every setting whose default depends on the data: how many training rows there are, None if they are
+        generated, and how they become inputs."""
+        small = rows is not None and rows < SMALL_DATA
+        defaults = {
+            "batch_size": 32 if small else 128,
+            "learning_rate": 0.01 if small else 0.003,
+            "input_noise": getattr(front_end, "training_noise", 0.0) if small else 0.0,
+        }
+        return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate when a share `progress` of training is done."""
@@ -145,6 +164,6 @@ _NUMBERS = (  # fields, what they must be, and whether a value is
     (("seed",), "a whole number, at least 0 and below 2⁶³", lambda v: _whole(v) and 0 <= v < 2**63),
     (("epochs", "learning_rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
     (("max_grad_norm",), "a number above 0, or inf", lambda v: (_number(v) or v == math.inf) and v > 0),
-    (("weight_decay", "select_alpha"), "a number, at least 0", lambda v: _number(v) and v >= 0),
+    (("weight_decay", "select_alpha", "input_noise"), "a number, at least 0", lambda v: _number(v) and v >= 0),
     (("warmup_ratio", "ema_decay"), "a number, at least 0 and below 1", lambda v: _number(v) and 0 <= v < 1),
 )

@@ -49,6 +49,7 @@ def fit(
     source = split_of(task, "train")
     held_out = _validation_of(task) if validation is None else split_of(validation, "validation")
     _set_extras(network, task, source, objective)
+    config = config.for_data(getattr(source, "size", None), network.front_end)
     spike_rule = _spike_rule(network, objective, config)
     group, warned = processes(device), False
     with _training_mode(network, device), _folder(config, group) as folder:

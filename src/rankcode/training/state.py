@@ -128,7 +128,7 @@ class TrainingState:
         self.examples = record["examples"]
         self.sums.zero_()
         if "validation" in record:
-            if self.best is not None and not merit(record, self.config) > merit(self.best, self.config):
+            if self.best is not None and merit(record, self.config) < merit(self.best, self.config):
                 return False
             self.best = record
         self.best_weights = self.weights()

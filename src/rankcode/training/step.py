@@ -62,6 +62,9 @@ class Update:
         index = self.answers.index(state.batch)
         if self.alone is not None:  # in the type that the network runs in
             batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
+        if noise := state.config.input_noise:
+            inputs = batch.inputs if batch.inputs.is_floating_point() else batch.inputs.float()
+            batch = batch._replace(inputs=inputs + noise * torch.randn_like(inputs))
         fixed = None if self.alone is None or check else self.alone.fixed(batch.inputs, progress)
         if fixed is None:
             self._run(batch, weight, index, check)
