@@ -15,6 +15,7 @@ from rankcode.engines.run import Keep, Run, has_fused_step
 from rankcode.network import Network
 from rankcode.rules import Rule
 
+MAX_COPIED = 2**25  # values; larger inputs, such as the overlapping windows of long recordings, are read where they are
 MIN_PARALLEL_SIZE = 500_000  # multiplications per gate and step; for less work a second thread does not pay
 
 
@@ -34,4 +35,5 @@ def run(
     cell = network.cell
     small = len(inputs) * cell.hidden_size * (cell.input_size + cell.hidden_size) < MIN_PARALLEL_SIZE
     with single_thread_if(small):
-        return read(network, inputs.contiguous(), lengths, rule, keep, small)
+        inputs = inputs if inputs.numel() > MAX_COPIED else inputs.contiguous()
+        return read(network, inputs, lengths, rule, keep, small)

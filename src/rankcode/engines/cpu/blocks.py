@@ -135,6 +135,8 @@ def _gathered(inputs: Tensor, columns: tuple[Tensor, ...] | None, live: Tensor, 
     the gradient of `unbind` takes linear time, that of indexing in every block quadratic time."""
     if columns is not None:
         return torch.stack(columns[first : first + count]).index_select(1, live)
+    if not inputs.is_contiguous():
+        return inputs[:, first : first + count].transpose(0, 1).index_select(1, live)
     rows, steps, features = inputs.shape
     where = live * steps + torch.arange(first, first + count)[:, None]
     return inputs.view(rows * steps, features).index_select(0, where.flatten()).view(count, len(live), features)
