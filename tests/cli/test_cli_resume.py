@@ -87,9 +87,9 @@ def test_data_is_not_moved_under_a_run_that_goes_on(trained, tmp_path):
 
 
 def test_a_finished_run_is_trained_for_longer(tmp_path, capsys):
-    path, constant = two_levels(tmp_path / "levels.npz"), [*QUICK, "--schedule", "constant"]
-    main(["train", path, *constant, "--epochs", "2", "--folder", "run"])
-    main(["train", path, *constant, "--epochs", "4", "--folder", "at-once"])
+    path = two_levels(tmp_path / "levels.npz")
+    main(["train", path, *QUICK, "--epochs", "2", "--folder", "run"])
+    main(["train", path, *QUICK, "--epochs", "4", "--folder", "at-once"])
     main(["resume", "run", *CPU, "--epochs", "4"])
     assert Path("run/last.safetensors").read_bytes() == Path("at-once/last.safetensors").read_bytes()
     assert RunFolder("run").config()["training"]["epochs"] == 4

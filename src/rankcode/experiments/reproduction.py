@@ -20,6 +20,7 @@ import torch
 from matplotlib import rc_context
 
 from rankcode.data.sources import split_of
+from rankcode.experiments.thin_records import thin
 from rankcode.experiments.training_cost import share_read
 from rankcode.metrics import Curve, evaluate, tradeoff
 from rankcode.network import Network
@@ -34,10 +35,8 @@ from rankcode.training.records import merit
 
 Scale = Literal["smoke", "quick", "paper"]
 T = TypeVar("T")
-# Fields of a task that do not change which rows a split holds: where files are, and how rows are altered or laid out.
-NOT_DATA = {"data", "skip_bad", "augment", "flat", "validation_rows", "test_rows"}
-# Fields of a record's reports that figures read; `merit` also needs the one that selects the best model.
-KEPT_FIELDS = {"accuracy", "mean_steps", "fired", "milliseconds"}
+# Fields of a task that do not say which rows a split holds: where files are, how rows are altered or laid out, sizes.
+NOT_DATA = {"data", "skip_bad", "augment", "flat", "rows", "validation_rows", "test_rows"}
 # Every setting is given, so that the reproduction does not change with the library's defaults.
 TRAINING = Training(
     batch_size=128, optimizer="adam", learning_rate=0.001, schedule="constant", warmup_ratio=0.0, weight_decay=0.0,
@@ -192,7 +191,7 @@ class Reproduction:
                 setting.training, seed=seed, folder=str(path), device=str(device), resume=resume, progress=self.progress
             )
             fit(network, setting.task, setting.objective, training)
-            _thin(RunFolder(path), setting)
+            thin(RunFolder(path), setting.training.select, setting.keep_histograms)
             write_whole(path / "finished", in_words(data_of(setting.task, "train")).encode() + b"\n")
             (path / "checkpoint.pt").unlink(missing_ok=True)
         else:
@@ -259,34 +258,6 @@ def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
         raise ValueError(
             f"{folder.path} was trained on other data ({there}; here {here}): choose another --folder, or remove it"
         )
-
-
-def _thin(folder: RunFolder, setting: Setting) -> None:
-    """Keep in metrics.jsonl what figures read, to six decimals. The first record keeps the rows of each class as well.
-    Where both reports are the same, as in training that ends at the spike, only `first_spike` is kept."""
-    chosen = KEPT_FIELDS | {setting.training.select}
-    thin = []
-    for record in folder.records():
-        read = {name: record[name] for name in ("examples", "seconds", "training_seconds")}
-        read["training"] = {"mean_steps": record["training"]["mean_steps"]}
-        reports = {part: _chosen(record[part], chosen) for part in ("validation", "first_spike")}
-        if reports["validation"] == reports["first_spike"]:
-            del reports["validation"]
-        more = {"steps_histogram"} if setting.keep_histograms else set()
-        more |= set() if thin else {"classes"}
-        thin.append(_rounded(read | reports | {"first_spike": _chosen(record["first_spike"], chosen | more)}))
-    lines = (json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in thin)
-    write_whole(folder.path / "metrics.jsonl", b"".join(lines))
-
-
-def _chosen(report: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in report.items() if name in names}
-
-
-def _rounded(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {name: _rounded(value) for name, value in part.items()}
-    return round(part, 6) if isinstance(part, float) else part
 
 
 def _as_json(number: Number) -> dict[str, Any]:

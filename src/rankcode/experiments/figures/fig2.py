@@ -51,8 +51,7 @@ def reproduce(place: Reproduction) -> Result:
             ]
             for name, trained in first.items()
         },
-        "share of steps read in training": {name: trained.share_read for name, trained in first.items()},
-        "seconds of training": {name: trained.seconds for name, trained in first.items()},
+        **numbers.cost_curves(runs),
         "seeds": len(runs[SPIKE]),
         "spike time by noise": noise,
     }  # fmt: skip

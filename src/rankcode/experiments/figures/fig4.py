@@ -42,7 +42,7 @@ def reproduce(place: Reproduction) -> Result:
         "at the best epoch": {str(run): [_best(trained, run) for trained in seeds] for run, seeds in runs.items()},
         "majority class": majority(runs[wanted[0]][0].records[0]["first_spike"]),
         "fell below it": [str(run) for run in fallen],
-        **trainings.cost_of_training({str(run): first for run, (first, *_) in runs.items()}),
+        **numbers.cost_curves({str(run): seeds for run, seeds in runs.items()}),
     }
     first_runs = [first for first, *_ in runs.values()]
     return Result(_draw(runs), _numbers(runs), drawn, _text(place, runs, fallen), first_runs)

@@ -105,7 +105,7 @@ def reproduce(place: Reproduction) -> Result:
         "over θ": {name: trained.curve(THRESHOLDS).as_dict() for name, trained in networks.items()},
         "composite": {name: found._asdict() for name, found in best.items()},
         "accuracy at ms heard": {name: {str(t): found.at(t) for t in SPEEDS} for name, found in best.items()},
-        **trainings.cost_of_training(networks),
+        **numbers.cost_curves({name: [trained] for name, trained in networks.items()}),
     }
     found = [
         *_leads(best[RANK_CODED], best[CONVENTIONAL], "rank-coded − conventional, composites", rows, "above 0"),

@@ -50,7 +50,7 @@ def reproduce(place: Reproduction) -> Result:
         "components": components(hidden[:spike]),
     }
     figure = _draw(seen.activations[0, :length], stored[0], hidden, cell, spike, facts, names)
-    drawn: dict[str, Any] = {**facts, **trainings.cost_of_training({str(run): trained})}
+    drawn: dict[str, Any] = {**facts, **numbers.cost_curves({str(run): [trained]})}
     drawn |= {"hidden": _rounded(hidden), "cell": _rounded(cell)}
     found = [
         Number("steps read", None, spike, f"of {length}", note=f"recording {facts['recording']}"),

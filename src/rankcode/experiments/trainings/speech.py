@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting, Trained
+from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting
 from rankcode.experiments.sweeps import CONTEXT, Sweeps
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
@@ -123,10 +123,3 @@ def release(speech: SpeechCommands | Sweeps) -> str:
     """The release of Speech Commands with as many recordings, or their number."""
     sizes = speech.train.size, speech.validation.size, speech.test.size
     return RELEASES.get(sizes, ", {:,} training, {:,} validation and {:,} test recordings".format(*sizes))
-
-
-def cost_of_training(runs: Mapping[str, Trained]) -> dict[str, dict[str, float]]:
-    return {
-        "share of steps read in training": {name: trained.share_read for name, trained in runs.items()},
-        "seconds of training": {name: trained.seconds for name, trained in runs.items()},
-    }
