@@ -111,20 +111,38 @@ class Objective(ABC):
 
 
 @dataclass(frozen=True, init=False)
-class AtSpike(Objective):
-    """Rank coding: the loss at the first spike, and at the last step of a row that never fires."""
-
-    keep = "answer"
-    capturable = True
+class _WithRule(Objective):
     rule: Rule
     beta: Beta
 
     def __init__(self, threshold: float | None = None, beta: Beta = 0.0, rule: Rule | None = None):
-        object.__setattr__(self, "rule", _rule(threshold, rule))
+        if rule is not None and threshold is not None:
+            raise ValueError("give threshold= or rule=, not both: threshold=0.95 stands for rule=Threshold(0.95)")
+        rule = rule if rule is not None else Threshold(0.95 if threshold is None else threshold)
+        object.__setattr__(self, "rule", rule)
         object.__setattr__(self, "beta", _checked_beta(beta))
 
+
+class AtSpike(_WithRule):
+    """Rank coding: the loss at the first spike, and at the last step of a row that never fires."""
+
+    keep = "answer"
+    capturable = True
+
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _penalised(result.at_answer(), labels, self.beta_at(progress))
+        return _at_answer(result, labels, self.beta_at(progress))
+
+
+class UntilSpike(_WithRule):
+    """Cross-entropy summed over the steps up to and including the first spike, divided by the row's
+    length, minus β times the entropy at the last step read."""
+
+    keep = "read"
+    capturable = True
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        losses, beta = _mean_over_length(result, labels), self.beta_at(progress)
+        return losses - beta * entropy(result.at_answer()) if beta else losses
 
 
 @dataclass(frozen=True)
@@ -140,7 +158,7 @@ class AtEnd(Objective):
         _checked_beta(self.beta)
 
     def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _penalised(result.at_answer(), labels, self.beta_at(progress))
+        return _at_answer(result, labels, self.beta_at(progress))
 
 
 @dataclass(frozen=True)
@@ -155,25 +173,6 @@ class EveryStep(Objective):
         return _mean_over_length(result, labels)
 
 
-@dataclass(frozen=True, init=False)
-class UntilSpike(Objective):
-    """Cross-entropy summed over the steps up to and including the first spike, divided by the row's
-    length, minus β times the entropy at the last step read."""
-
-    keep = "read"
-    capturable = True
-    rule: Rule
-    beta: Beta
-
-    def __init__(self, threshold: float | None = None, beta: Beta = 0.0, rule: Rule | None = None):
-        object.__setattr__(self, "rule", _rule(threshold, rule))
-        object.__setattr__(self, "beta", _checked_beta(beta))
-
-    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        losses, beta = _mean_over_length(result, labels), self.beta_at(progress)
-        return losses - beta * entropy(result.at_answer()) if beta else losses
-
-
 OBJECTIVES = (AtSpike, AtEnd, EveryStep, UntilSpike)
 
 
@@ -181,12 +180,6 @@ def entropy(logits: Tensor) -> Tensor:
     """H of the class probabilities, in nats, [rows]."""
     log_probabilities = logits.log_softmax(-1)
     return -(log_probabilities.exp() * log_probabilities).sum(-1)
-
-
-def _rule(threshold: float | None, rule: Rule | None) -> Rule:
-    if rule is not None and threshold is not None:
-        raise ValueError("give threshold= or rule=, not both: threshold=0.95 stands for rule=Threshold(0.95)")
-    return rule if rule is not None else Threshold(0.95 if threshold is None else threshold)
 
 
 def _checked_beta(beta: Beta) -> Beta:
@@ -203,7 +196,8 @@ def _value(beta: Beta, progress: float) -> float:
     return float(value)
 
 
-def _penalised(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+def _at_answer(result: Run, labels: Tensor, beta: float) -> Tensor:
+    logits = result.at_answer()
     losses = F.cross_entropy(logits, labels, reduction="none")
     return losses - beta * entropy(logits) if beta else losses
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -48,8 +49,50 @@ class Rule(Protocol):
     ) -> tuple[Tensor, State]: ...
 
 
+class _Thresholds(ABC):
+    """Fires when the largest activation of the classes that may fire reaches the threshold of the step."""
+
+    classes: tuple[int, ...] | None
+    capturable = True
+
+    @property
+    @abstractmethod
+    def by_step(self) -> tuple[float, ...]:
+        """The threshold of each step; the last one holds for all later steps."""
+
+    def check(self, activation: str, num_classes: int) -> None:
+        if activation == "membrane":
+            return
+        lowest, interval = (0.5, "[0.5, 1]") if activation == "sigmoid" else (0.0, "(0, 1]")
+        for value in self.by_step:
+            if not lowest <= value <= 1:
+                raise ValueError(f"threshold {value:g} is outside {interval}, the range for a {activation} output")
+        if self.classes is None and self.by_step[0] < 1 / num_classes:
+            warnings.warn(
+                f"threshold {self.by_step[0]:g} is below 1/{num_classes}, which the largest of {num_classes} "
+                f"probabilities always reaches: every row fires at its first step",
+                stacklevel=4,
+            )
+
+    def initial_state(self, batch_size: int) -> State:
+        return None
+
+    def __call__(self, activations, probabilities, step, state):
+        largest = allowed(activations, self.classes).amax(1)
+        if isinstance(step, Tensor):
+            column = torch.tensor(self.by_step, dtype=largest.dtype, device=largest.device)
+            return largest >= column[step.clamp(max=len(column)) - 1], state
+        return largest >= self.by_step[min(step, len(self.by_step)) - 1], state
+
+    def table(self, steps: range, num_classes: int) -> Tensor:
+        last = len(self.by_step)
+        column = torch.tensor([self.by_step[min(step, last) - 1] for step in steps], dtype=torch.float64)
+        table = column[:, None].expand(-1, num_classes)
+        return table if self.classes is None else -allowed(-table, self.classes)  # ∞ for a class that may not fire
+
+
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(_Thresholds):
     """Fires when the activation of a class is at least `threshold` (θ).
 
     Softmax outputs: 0 < θ ≤ 1. One sigmoid output: 0.5 ≤ θ ≤ 1; p ≥ θ fires class 1, p ≤ 1 − θ class 0.
@@ -58,32 +101,22 @@ class Threshold:
 
     threshold: float = 0.95
     classes: tuple[int, ...] | None = None
-    capturable = True
 
     def __post_init__(self):
         object.__setattr__(self, "threshold", _checked(self.threshold))
         object.__setattr__(self, "classes", _checked_classes(self.classes))
 
-    def check(self, activation: str, num_classes: int) -> None:
-        _check_thresholds((self.threshold,), self.classes, activation, num_classes)
-
-    def initial_state(self, batch_size: int) -> State:
-        return None
-
-    def __call__(self, activations, probabilities, step, state):
-        return allowed(activations, self.classes).amax(1) >= self.threshold, state
-
-    def table(self, steps: range, num_classes: int) -> Tensor:
-        return _table([self.threshold] * len(steps), self.classes, num_classes)
+    @property
+    def by_step(self) -> tuple[float, ...]:
+        return (self.threshold,)
 
 
 @dataclass(frozen=True)
-class StepThresholds:
+class StepThresholds(_Thresholds):
     """One θ for each step; the last one holds for all later steps. Otherwise like `Threshold`."""
 
     thresholds: tuple[float, ...]
     classes: tuple[int, ...] | None = None
-    capturable = True
 
     def __post_init__(self):
         if not isinstance(self.thresholds, Iterable):
@@ -93,22 +126,9 @@ class StepThresholds:
         if not self.thresholds:
             raise ValueError("StepThresholds needs at least one threshold")
 
-    def check(self, activation: str, num_classes: int) -> None:
-        _check_thresholds(self.thresholds, self.classes, activation, num_classes)
-
-    def initial_state(self, batch_size: int) -> State:
-        return None
-
-    def __call__(self, activations, probabilities, step, state):
-        largest = allowed(activations, self.classes).amax(1)
-        if isinstance(step, Tensor):
-            column = torch.tensor(self.thresholds, dtype=largest.dtype, device=largest.device)
-            return largest >= column[step.clamp(max=len(column)) - 1], state
-        return largest >= self.thresholds[min(step, len(self.thresholds)) - 1], state
-
-    def table(self, steps: range, num_classes: int) -> Tensor:
-        last = len(self.thresholds)
-        return _table([self.thresholds[min(step, last) - 1] for step in steps], self.classes, num_classes)
+    @property
+    def by_step(self) -> tuple[float, ...]:
+        return self.thresholds
 
 
 class FireAt:
@@ -216,23 +236,6 @@ def check_rule(rule: Any, activation: str, num_classes: int) -> None:
             raise ValueError(f"class {label} in {rule!r} is outside 0…{num_classes - 1}, the network's classes")
 
 
-def _check_thresholds(
-    thresholds: tuple[float, ...], classes: tuple[int, ...] | None, activation: str, num_classes: int
-) -> None:
-    if activation == "membrane":
-        return
-    lowest, interval = (0.5, "[0.5, 1]") if activation == "sigmoid" else (0.0, "(0, 1]")
-    for value in thresholds:
-        if not lowest <= value <= 1:
-            raise ValueError(f"threshold {value:g} is outside {interval}, the range for a {activation} output")
-    if classes is None and thresholds[0] < 1 / num_classes:
-        warnings.warn(
-            f"threshold {thresholds[0]:g} is below 1/{num_classes}, which the largest of {num_classes} probabilities "
-            f"always reaches: every row fires at its first step",
-            stacklevel=5,
-        )
-
-
 def _checked(threshold: float) -> float:
     if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 < threshold < math.inf:
         raise ValueError(f"a threshold must be a number above 0, not {threshold!r}")
@@ -247,9 +250,3 @@ def _checked_classes(classes: Sequence[int] | None) -> tuple[int, ...] | None:
     if not len(classes):
         raise ValueError("no class may fire: give at least one in classes=, or use Never()")
     return tuple(int(label) for label in classes)
-
-
-def _table(thresholds: list[float], classes: tuple[int, ...] | None, num_classes: int) -> Tensor:
-    """[steps, classes]: θ of the step for a class that may fire, ∞ for any other."""
-    column = torch.tensor(thresholds, dtype=torch.float64)[:, None].expand(-1, num_classes)
-    return column if classes is None else allowed(column.neg(), classes).neg()

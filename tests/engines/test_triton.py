@@ -26,14 +26,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # their weights; in the others up to 128 units' weights stay on the chip, which is other code.
 TOLERANCES = {
     "float32": (2e-6, 4e-6),  # sums of up to a few hundred terms, each rounded at 6e-8, in another order
-    "tf32": (1e-3, 4e-3),  # 11 binary digits: products are rounded at 5e-4, at every step
-    "bfloat16": (2.5e-2, 5e-2),  # 8 binary digits: rounded at 4e-3, at every step; the interpreter cuts off at 8e-3
+    "tf32": (1e-3, 4e-3),  # 11 bits: operands are rounded at 5e-4, at every step
+    "bfloat16": (2.5e-2, 5e-2),  # 8 bits: rounded at 4e-3, at every step; the interpreter truncates at 8e-3
 }
 
 
 @pytest.fixture(autouse=True)
 def every_launch_keeps_its_promises(monkeypatch):
-    """Compiled kernels are launched without a look at their arguments: see `Kernel`. Held here in every test."""
+    """Compiled kernels are launched without inspecting their arguments, see `Kernel`: every test checks them."""
     launch = kernels.Kernel.__call__
 
     def checked(self, grid, *arguments):
@@ -55,7 +55,7 @@ def every_launch_keeps_its_promises(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def bfloat16_is_multiplied_as_such(monkeypatch):
-    """Triton's interpreter keeps it as whole numbers, and multiplies these."""
+    """Triton's interpreter stores bfloat16 as integers, and would multiply those."""
     dot = InterpreterBuilder.create_dot
 
     def widened(self, a, b, *more):
@@ -170,7 +170,7 @@ def outcome(
 
 
 def stepwise(made, rule, keep="answer", scale: Any = 1.0) -> Outcome:
-    """What all is held against."""
+    """What every outcome is compared with."""
     return outcome(made, rule, keep, engine="stepwise", scale=scale)
 
 
@@ -294,7 +294,7 @@ SIZES: dict[str, tuple[Any, dict[str, int], str, float | None]] = {
     "inputs as wide as 16 units": (GRU, {"inputs": 16, "layers": 2, "rows": 7}, "read", None),
     "one unit": (LSTM, {"units": 1, "layers": 2, "rows": 7}, "read", None),
     "17 classes": (GRU, {"outputs": 17, "rows": 7}, "answer", None),
-    "nobody fires": (LSTM, {"rows": 7}, "read", 1.0),
+    "no row fires": (LSTM, {"rows": 7}, "read", 1.0),
     "all fire at once": (GRU, {"rows": 7}, "answer", 0.3333),
 }
 
@@ -594,7 +594,7 @@ def test_rows_fire_where_the_logits_of_their_precision_say(kind, precision):
 @pytest.mark.parametrize("kind", [LSTM, GRU])
 @pytest.mark.parametrize("scale", [1e-12, 1e12, "each row its own"])
 def test_the_size_of_gradients_does_not_matter_in_tf32(scale, kind):
-    """They pass through products in float16, which ends at 65504 and 6e-8."""
+    """They pass through matrix multiplications in float16, whose range ends at 65504 and 6e-8."""
     made = example(kind, rows=10)
     made.lengths[:] = 5
     if scale == "each row its own":
@@ -606,7 +606,7 @@ def test_the_size_of_gradients_does_not_matter_in_tf32(scale, kind):
 
 
 class Falling:
-    """A rule of one's own that says it is a table."""
+    """A user's rule that is a table of thresholds."""
 
     classes = None
 
@@ -631,7 +631,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_table_of_ones_own(layout):
+def test_a_users_table(layout):
     made = example(GRU)
     early, _, middle, late = by_step(made).thresholds
     rule = Falling([early, early, middle, late, late], LAYOUTS[layout])
@@ -656,20 +656,20 @@ class Tenfold(nn.Linear):
         return 10 * super().forward(input)
 
 
-def test_a_linear_layer_of_ones_own_is_not_taken_for_another():
+def test_a_subclass_of_a_linear_layer_is_not_taken_for_one():
     made = example(rows=7, readout=Tenfold(5, 3))
-    rule = rc.Threshold(0.95)
-    if triton.can_run(made.network, made.inputs, rule) is None:
-        same_decisions(run(*made, rule, "answer", "stepwise").decision, run(*made, rule, "answer", "triton").decision)
+    reason = triton.can_run(made.network, made.inputs, rc.Threshold(0.95))
+    assert reason == "with this rule it supports linear readouts and those with one hidden layer"
 
 
 def test_a_linear_layer_that_has_no_size_yet():
     network, inputs, lengths = example(rows=7, steps=2)
     network.readout = nn.LazyLinear(3, device=DEVICE)
     rule = rc.Threshold(0.5)
-    if triton.can_run(network, inputs, rule) is None:
-        got = run(network, inputs, lengths, rule, "answer", "triton").decision
-        same_decisions(run(network, inputs, lengths, rule, "answer", "stepwise").decision, got)
+    assert triton.can_run(network, inputs, rule) is not None
+    expected = run(network, inputs, lengths, rule, "answer", "stepwise").decision  # which gives it its size
+    assert triton.can_run(network, inputs, rule) is None
+    same_decisions(expected, run(network, inputs, lengths, rule, "answer", "triton").decision)
 
 
 def test_weights_that_layers_share():
