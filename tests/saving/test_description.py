@@ -93,13 +93,13 @@ def test_parts_of_the_users_own_are_named_with_what_can_be_compared():
             raise NotImplementedError
 
     written = describe(Mine(2, (0.5, 1), torch.zeros(3)))
-    assert written == {"own": "Mine", "power": 2, "weights": [0.5, 1], "rule": {"kind": "Never"}}
+    assert written == {"custom": "Mine", "power": 2, "weights": [0.5, 1], "rule": {"kind": "Never"}}
     with (
         pytest.raises(ValueError, match=r"^a\.json names 'Mine' as part, which is not part of rankcode"),
         content_of("a.json"),
     ):
         read_part(written, OBJECTIVES, "part")
-    assert describe(rc.AtSpike(0.9, math.sqrt))["beta"] == {"own": "sqrt"}
+    assert describe(rc.AtSpike(0.9, math.sqrt))["beta"] == {"custom": "sqrt"}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,7 @@ def test_what_is_wrong_is_said(description, problem):
         read_part(description, RULES, "part")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "nonsense", "[NaN]", "[-Infinity]", "[" * 100 + "]" * 100, "[" * 10**6, b"\xff"]
-)
+@pytest.mark.parametrize("text", ["", "{", "nonsense", "[NaN]", "[-Infinity]", "[1e999]", "[" * 10**6, b"\xff"])
 def test_what_is_not_json_or_too_deep(text):
     said = r"^a\.json is damaged: (it is not JSON \([^\n]+\)|its content is nested too deeply); "
     with pytest.raises(ValueError, match=said) as error, content_of("a.json"):
@@ -152,7 +150,7 @@ def test_settings_of_a_task_can_be_changed_where_it_has_them(run, tmp_path):
 # Damaged files
 
 VALUES = (None, True, -1, 0, 1, 0.5, 10**12, 10**30, 1e308, "", "x", "LSTM", [], {}, [1], [[[]]], {"kind": 3})
-VALUES += ({"kind": "Stack", "parts": []}, {"own": "Mine"}, {"own": {}}, {"kind": "Threshold"}, ["a", 2], "best")
+VALUES += ({"kind": "Stack", "parts": []}, {"custom": "Mine"}, {"custom": {}}, {"kind": "Threshold"}, ["a", 2], "best")
 
 
 def places(content, path=()):

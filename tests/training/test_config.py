@@ -56,7 +56,7 @@ def test_a_bad_value_is_named(settings):
     ("settings", "message"),
     [
         ({"epochs": 1, "examples": 1}, "give epochs or examples, not both"),
-        ({"resume": True}, "resume needs a folder: name it with folder (--folder)"),
+        ({"resume": True}, "resume needs a folder: name it with folder=…"),
     ],
 )
 def test_values_that_do_not_go_together(settings, message):
@@ -69,7 +69,7 @@ def test_a_device_that_is_not_there(device):
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is one")
     network = rc.Network(rc.cells.GRU(1, 2), 1)
-    with pytest.raises(ValueError, match=r"^(there is no device|device cuda asked for)[^\n]+$"):
+    with pytest.raises(ValueError, match=r"^(there is no device|PyTorch finds no GPU for)[^\n]+$"):
         rc.fit(network, rc.tasks.TwoSequence(), rc.AtEnd(), rc.Training(device=device))
 
 

@@ -1,8 +1,8 @@
 """Every part of a model or run as JSON, and back: networks, rules, objectives, tasks and front ends.
 
-A built-in part is written as `{"kind": class name, setting: value, …}`. A part of the user's own is written as
-`{"own": class name, …}`, so that runs can be compared, and is never built from a file: reading a file cannot run code.
-Reading checks kinds, names and types against the signatures of the classes.
+A built-in part is written as `{"kind": class name, setting: value, …}`. A custom part, of a class that is not part of
+rankcode, is written as `{"custom": class name, …}`, so that runs can be compared, and is never built from a file:
+reading a file cannot run code. Reading checks kinds, names and types against the signatures of the classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Thresh
 from rankcode.tasks import TASKS, OwnData
 
 T = TypeVar("T")
-MAX_DEPTH = 40  # of nested JSON: more than any network needs, and well below Python's recursion limit
 MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
 REMEDY = "restore it from a copy, or train again"
 
@@ -97,12 +96,12 @@ def describe(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.tolist()
     kind, settings = type(part), _settings_of(part)
-    if kind in (Network, LogMel):  # whose place says what they are
+    if kind in (Network, LogMel):  # the place where they stand tells the class
         name = {}
     elif kind in BUILT_IN and not (kind is nn.Sequential and _has_named_layers(part)):
         name = {"kind": kind.__name__}
     else:
-        name = {"own": getattr(part, "__qualname__", kind.__name__)}
+        name = {"custom": getattr(part, "__qualname__", kind.__name__)}
         settings = {key: value for key, value in settings.items() if _is_plain(value)}
     return name | {key: describe(value) for key, value in settings.items()}
 
@@ -134,19 +133,19 @@ def _settings_of(part: Any) -> dict[str, Any]:
     else:
         found = {name: value for name, value in getattr(part, "__dict__", {}).items() if not name.startswith("_")}
     if isinstance(part, Objective) and type(part) not in BUILT_IN:
-        found["rule"] = part.rule  # which may be an attribute of the class
+        found["rule"] = part.rule  # it may be an attribute of the class
     return found
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a setting of a part of the user's own can be compared: a number, a string, a rule or some of these."""
+    """Whether a setting of a custom part can be compared: a number, a string, a rule or a tuple of these."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, Number | str | Rule) or is_dataclass(value)
 
 
 def _has_named_layers(module: nn.Sequential) -> bool:
-    """Whether layers have names of their own instead of 0, 1, …: their weights are saved under these."""
+    """Whether layers have other names than 0, 1, …: their weights are saved under these names."""
     return list(module._modules) != [str(number) for number in range(len(module))]
 
 
@@ -168,30 +167,23 @@ def content_of(path: str | Path) -> Iterator[None]:
         yield
     except ContentError as error:
         raise ValueError(f"{path} {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} {damaged('its content is nested too deeply')}") from None
 
 
 def parse(text: str | bytes) -> Any:
-    """JSON without NaN and infinity, nested to a sensible depth."""
+    """The content of JSON without NaN and infinity."""
     try:
-        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
-        depth, level = 0, [content]
-        while level:
-            depth += 1
-            level = [part for each in level if isinstance(each, dict | list) for part in _parts(each)]
-        if depth > MAX_DEPTH:
-            raise RecursionError
-    except RecursionError:
-        raise damaged("its content is nested too deeply") from None
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except ValueError as error:
         raise damaged(f"it is not JSON ({one_line(error)})") from None
-    return content
 
 
 def read_network(description: Any, device: str = "meta") -> Network:
-    """The network that is described. On the `meta` device no size allocates memory; weights are to be loaded."""
+    """The network that is described. On the `meta` device no size allocates memory, and weights remain to be loaded."""
     extras = {"front_end", "label_names"}
     kept = {name: value for name, value in as_object(description, "network").items() if name not in extras}
-    with torch.device(device), warnings.catch_warnings(action="ignore"):  # which PyTorch gives for sizes of 0
+    with torch.device(device), warnings.catch_warnings(action="ignore"):  # PyTorch warns of sizes of 0
         settings = read_settings(kept, Network, "network")
         dtype = settings.pop("dtype")
         network = _made(Network, settings, "network").to(getattr(torch, dtype))
@@ -200,7 +192,7 @@ def read_network(description: Any, device: str = "meta") -> Network:
 
 
 def set_extras(network: Network, description: dict[str, Any]) -> None:
-    """The front end and the names of the classes, where the description of a network has them."""
+    """Set the front end and the names of the classes, where the description of a network has them."""
     front_end, names = description.get("front_end"), description.get("label_names")
     if front_end is not None:
         network.front_end = made = read_part(front_end, FRONT_ENDS, "network.front_end")
@@ -216,10 +208,10 @@ def set_extras(network: Network, description: dict[str, Any]) -> None:
 
 def read_part(description: Any, family: dict[str, Any], place: str) -> Any:
     """A part of one of the kinds of a family. `place` names it in errors, such as network.cell."""
-    if "own" in as_object(description, place):
+    if "custom" in as_object(description, place):
         raise ContentError(
-            f"names {shortened(description['own'])} as {place}, which is not part of rankcode: make it in Python, then "
-            f"load(path, network=…) or fit(…, Training(resume=True, …))"
+            f"names {shortened(description['custom'])} as {place}, which is not part of rankcode: make it in Python, "
+            f"then load(path, network=…) or fit(…, Training(resume=True, …))"
         )
     kind = description.get("kind")
     if not (isinstance(kind, str) and kind in family):
@@ -229,7 +221,7 @@ def read_part(description: Any, family: dict[str, Any], place: str) -> Any:
 
 
 def read_settings(description: Any, kind: Any, place: str) -> dict[str, Any]:
-    """The settings of a class, each of the type that its signature says."""
+    """The settings of a class, each of the type in its signature."""
     types = _types_of(kind)
     for name in as_object(description, place):
         if name not in types:
@@ -272,7 +264,7 @@ def _has_default(kind: Any, name: str) -> bool:
 
 
 def _read(value: Any, hint: Any, place: str) -> Any:
-    """A value of JSON as this type; lists become tuples."""
+    """A value from JSON as this type; lists become tuples."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     option = next((each for each in options if _fits(value, each)), None)
     if option is None:
@@ -289,7 +281,7 @@ def _read(value: Any, hint: Any, place: str) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON can stand for a type, without a look at its parts."""
+    """Whether a value from JSON can stand for a type; its parts are not checked."""
     if hint is NoneType:
         return value is None
     if hint in (bool, str):
@@ -319,10 +311,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text} is not a finite number")
     return value
-
-
-def _parts(content: dict | list) -> list[Any]:
-    return list(content.values()) if isinstance(content, dict) else content
 
 
 def one_line(error: BaseException) -> str:

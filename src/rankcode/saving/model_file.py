@@ -1,7 +1,7 @@
 """Save and load networks: one safetensors file whose header describes, in JSON, how the network is built.
 
-Only built-in parts are ever built, so opening a model file can never run code. A network with parts of the user's own
-is loaded into a network that the user made: `load(path, network=…)`.
+Only built-in parts are built, so opening a model file can never run code. A network with custom parts is loaded into a
+network that the user made: `load(path, network=…)`.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _load_into(network: Network, weights: dict[str, Tensor], description: Any) -> None:
     """Load into a network that the user made; one that does not fit stays as it is."""
     settings = dict(as_object(description, "network"))
-    if isinstance(settings.get("front_end"), dict) and "own" in settings["front_end"]:
-        del settings["front_end"]  # the user's network has it
+    if isinstance(settings.get("front_end"), dict) and "custom" in settings["front_end"]:
+        del settings["front_end"]  # the user's network has its own
     trial = deepcopy(network)
     try:
         trial.load_state_dict(weights)
@@ -136,12 +136,12 @@ def _load_into(network: Network, weights: dict[str, Tensor], description: Any) -
 
 
 def _rule(description: Any, network: Network) -> Rule | None:
-    """The rule in the header; one of the user's own is left to the user."""
+    """The rule in the header; a custom rule is left to the user."""
     if description is None:
         return None
-    if isinstance(description, dict) and "own" in description:
+    if isinstance(description, dict) and "custom" in description:
         if network.rule is None:
-            message = f"the rule {description['own']} of the network is not part of rankcode: set network.rule"
+            message = f"the rule {description['custom']} of the network is not part of rankcode: set network.rule"
             warnings.warn(message, stacklevel=4)
         return network.rule
     rule = read_part(description, RULES, "rule")

@@ -1,8 +1,8 @@
 """The folder of a training run: config.json, checkpoint.pt, metrics.jsonl, best and last model, a plot.
 
-Every file is written whole or not at all, but for metrics.jsonl, which grows by a line for each record. A
-run that was cut off goes on from its checkpoint, which holds the records too: metrics.jsonl begins again
-from those. config.json says what the run is, and nobody else's files are ever written over.
+Every file is written completely or not at all, except metrics.jsonl, which grows by a line for each record. An
+interrupted run continues from its checkpoint, which holds the records too: metrics.jsonl is written again from them.
+config.json defines the run. Folders with other files are never written to.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ FORMAT = 1
 class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
         self.path, self.tensorboard = Path(path), tensorboard
+        self.config_file = self.path / "config.json"
         self._events: Any = None
         self._lock: ExitStack | None = None
 
     def config(self) -> dict[str, Any]:
         """The content of config.json."""
-        file = self.path / "config.json"
-        if not file.is_file():
+        if not self.config_file.is_file():
             raise FileNotFoundError(f"{self.path} is not a run folder: it has no config.json")
-        with content_of(file):
-            config = as_object(parse(file.read_bytes()), "its content")
+        with content_of(self.config_file):
+            config = as_object(parse(self.config_file.read_bytes()), "its content")
             if config.get("format") != FORMAT:
                 raise ContentError(f"has format {config.get('format')!r}, and this version of rankcode reads {FORMAT}")
             for part in ("task", "network", "objective", "training"):
@@ -82,17 +82,17 @@ class RunFolder:
         return self._read("objective", OBJECTIVES)
 
     def rule(self) -> Rule:
-        """The rule of the run's objective, also of an objective of the user's own."""
+        """The rule of the run's objective, even if the objective is a custom one."""
         description = self.config()["objective"]
         if "rule" not in description:
             return self.objective().rule
-        with content_of(self.path / "config.json"):
+        with content_of(self.config_file):
             return read_part(description["rule"], RULES, "objective.rule")
 
     def network(self) -> Network:
-        """The network of the run as its latest checkpoint has it, or with new weights before the first."""
+        """The network of the run with the weights of the latest checkpoint, or new weights before the first."""
         description, checkpoint = self.config()["network"], self.checkpoint()
-        with content_of(self.path / "config.json"):
+        with content_of(self.config_file):
             if checkpoint is None:
                 return read_network(description, "cpu")
             network, weights = read_network(description), checkpoint.get("network", {})
@@ -103,11 +103,11 @@ class RunFolder:
 
     def _read(self, part: str, family: dict[str, Any]) -> Any:
         description = self.config()[part]
-        with content_of(self.path / "config.json"):
+        with content_of(self.config_file):
             return read_part(description, family, part)
 
     def move_data(self, path: str) -> None:
-        """Write down that the data of the run's task is elsewhere now."""
+        """Record in config.json that the data of the run's task has moved."""
         config = self.config()
         self._hold()
         where = next((name for name in ("data", "path") if name in config["task"]), None)
@@ -117,27 +117,31 @@ class RunFolder:
         self._write_config(config)
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-        """Make the folder, or look into the run it holds: the checkpoint to go on from, or None to start."""
+        """Make the folder, or check the run that it holds: the checkpoint to continue from, or None to start."""
         if self.tensorboard:
-            _tensorboard_writer()  # fails now where it is not installed, before anything is written
-        if not (self.path / "config.json").exists():
+            _tensorboard_writer()  # raises before anything is written if it is not installed
+        if not self.config_file.exists():
             if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
             self._hold()
-            if not (self.path / "config.json").exists():  # another process may have begun a run meanwhile
+            if not self.config_file.exists():  # another process may have started a run in the meantime
                 self._write_config({"format": FORMAT, "versions": versions(), **settings})
                 return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
         if not (self.path / "checkpoint.pt").exists() and (self.records() or any(self.path.glob("*.safetensors"))):
-            raise ValueError(f"{self.path} has no checkpoint.pt: there is nothing to go on from")
-        self._check_and_lengthen(settings)
-        return self.checkpoint()
+            raise ValueError(f"{self.path} has no checkpoint.pt to continue from: choose another folder")
+        longer = self._longer_config(settings)
+        self._hold()
+        checkpoint = self.checkpoint()
+        if longer is not None:
+            self._write_config(longer)
+        return checkpoint
 
-    def _check_and_lengthen(self, settings: dict[str, Any]) -> None:
-        """Whether the run has these settings; epochs and examples may have grown, which is written to config.json."""
+    def _longer_config(self, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """Raise unless the run has these settings; the new config if only epochs or examples have grown."""
         written, batches = self.config(), settings["batches"]
-        with content_of(self.path / "config.json"):
+        with content_of(self.config_file):
             if type(written.get("batches")) is not int:
                 raise damaged("it does not say how many batches the run has")
         length = {name: written["training"].get(name) for name in ("epochs", "examples")}
@@ -147,15 +151,15 @@ class RunFolder:
                 f"{self.path} holds a run of {written['batches']:,} batches, and these settings give {batches:,}: "
                 f"epochs and examples may only grow"
             )
-        self._hold()
-        if batches > written["batches"]:
-            self._write_config(written | {"training": settings["training"], "batches": batches})
+        if batches == written["batches"]:
+            return None
+        return written | {"training": settings["training"], "batches": batches}
 
     def _write_config(self, config: dict[str, Any]) -> None:
-        write_whole(self.path / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+        write_whole(self.config_file, json.dumps(config, indent=2).encode() + b"\n")
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Whether the run has these settings."""
+        """Raise unless the run has these settings."""
         written = self.config()
         for part, wanted in json.loads(json.dumps(settings)).items():
             if not _same(written.get(part), wanted):
@@ -179,7 +183,7 @@ class RunFolder:
             return as_object(checkpoint, "its content")
 
     def start(self, records: list[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
-        """Bring every file in line with where the run stands now."""
+        """Make every file match the state of the run."""
         for leftover in self._leftovers():
             leftover.unlink()
         write_whole(self.path / "metrics.jsonl", b"".join(_line(record) for record in records))
@@ -194,13 +198,13 @@ class RunFolder:
         write_whole(self.path / "checkpoint.pt", buffer.getvalue())
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that was cut short is left out."""
+        """The lines of metrics.jsonl, without a last line that is incomplete."""
         file = self.path / "metrics.jsonl"
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         try:
             return [json.loads(line) for line in lines if line.endswith(b"\n")]
         except ValueError:
-            raise ValueError(f"{file} is damaged: a line of it is not JSON") from None
+            raise ValueError(f"{file} is damaged: one of its lines is not JSON; resume the run to restore it") from None
 
     def write_record(self, record: dict[str, Any]) -> None:
         with writing(self.path / "metrics.jsonl"), open(self.path / "metrics.jsonl", "ab") as file:
@@ -220,7 +224,7 @@ class RunFolder:
         if name is None:
             name = self.config()["training"].get("finish_with")
             if name not in ("best", "last"):
-                with content_of(self.path / "config.json"):
+                with content_of(self.config_file):
                     raise damaged(f"training.finish_with must be best or last, not {name!r}")
         file = self.path / f"{name}.safetensors"
         if not file.exists():
@@ -228,7 +232,7 @@ class RunFolder:
         return load_model(file, network)
 
     def finish(self) -> None:
-        """training.png, where matplotlib is installed."""
+        """Draw training.png, if matplotlib is installed."""
         if find_spec("matplotlib") is not None:
             from rankcode.plots import plot_training
 
@@ -238,7 +242,7 @@ class RunFolder:
                 os.replace(part, self.path / "training.png")
 
     def close(self) -> None:
-        """Let others write to the folder again."""
+        """Release the lock on the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -246,7 +250,7 @@ class RunFolder:
             self._events.close()
 
     def _hold(self) -> None:
-        """Keep others from writing to the folder."""
+        """Lock the folder against other processes."""
         if self._lock is None:
             lock = ExitStack()
             try:
@@ -256,7 +260,7 @@ class RunFolder:
             self._lock = lock
 
     def _leftovers(self) -> list[Path]:
-        """Files whose writing was cut off."""
+        """Files that were being written when a process was killed."""
         return [*self.path.glob(".*.part"), *self.path.glob(".part.*")]
 
     def _only_leftovers(self) -> bool:
@@ -265,7 +269,7 @@ class RunFolder:
 
 def load(path: str | Path, network: Network | None = None) -> Network:
     """Read a network, on the CPU and in evaluation mode: from a model file, or from a run folder the model that the
-    training finished with. The weights of a network with parts of the user's own are loaded into `network`."""
+    training finished with. The weights of a network with custom parts are loaded into `network`, which has them."""
     return RunFolder(path).model(network=network) if Path(path).is_dir() else load_model(path, network)
 
 
@@ -296,7 +300,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two settings are the same, but for the last digits of what was computed."""
+    """Whether two settings are the same, up to rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

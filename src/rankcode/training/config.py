@@ -28,25 +28,25 @@ class Training:
     batch_size: int = cast(Any, None)  # see BY_DATA
     """Rows in a batch. Default: 32 for fewer than 1,000 training rows, else 128. A data loader keeps its own."""
     optimizer: Literal["adam", "adamw"] = "adam"
-    """The optimiser."""
+    """Optimizer."""
     learning_rate: float = cast(Any, None)  # see BY_DATA
     """Learning rate. Default: 0.01 for fewer than 1,000 training rows, else 0.003."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """Learning rate over time: falling to zero along a cosine, or constant, as in the paper."""
     warmup_ratio: float = 0.0
-    """Share of training over which the rate rises from zero."""
+    """Share of training over which the learning rate rises from zero."""
     weight_decay: float = 0.0
-    """Weight decay of the optimiser."""
+    """Weight decay of the optimizer."""
     max_grad_norm: float | None = 1.0
     """Largest norm of the gradient; inf for none."""
     ema_decay: float | None = None
-    """Decay of the moving average of the weights, such as 0.999. Validation, best and saved model use it."""
+    """Decay of the moving average of the weights, such as 0.999. Validation and saved models use the average."""
     input_noise: float = cast(Any, None)  # see BY_DATA
     """Standard deviation of Gaussian noise that is added to the inputs in training. Default: 0.2 for fewer than 1,000
     standardised series, else 0."""
     validate_every: int | None = None
-    """Batches between validations. Default: an epoch, or 50 batches of generated data; with few batches in an epoch
-    and no epochs given, as many epochs as make 20."""
+    """Batches between validations. Default: an epoch, or 50 batches of generated data; if an epoch has fewer than 20
+    batches and epochs is not given, as many epochs as have 20."""
     select: Literal["accuracy", "first_spike_accuracy", "loss", "harmonic_mean", "cost"] = "cost"
     """What makes a model the best on the validation data, with the objective's rule, or with first-spike inference;
     of equals the one with fewer steps, then the later one. cost is the share of errors plus select_alpha times the
@@ -55,24 +55,24 @@ class Training:
     """Weight of earliness in the cost that select uses: at 0.2, answering at half the length makes up for 10 % more
     errors."""
     finish_with: Literal["best", "last"] = "best"
-    """Which weights the network holds in the end."""
+    """Which weights the network has after training."""
     first_spike_threshold: float = 0.95
-    """θ of the first-spike inference that is reported beside training that never fires."""
+    """θ of the first-spike inference that is reported if the objective never fires."""
     seed: int = 0
-    """Seed of the data and of everything random in training."""
+    """Seed of the order of the data and of everything random in training."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Automatic mixed precision: matrix multiplications run in this precision, weights and states stay float32. float16
     is for GPUs."""
     device: str = "auto"
-    """cpu, cuda, cuda:N; auto takes a GPU where there is one."""
+    """cpu, cuda or cuda:N; auto takes a GPU if there is one."""
     engine: str = "auto"
-    """How the network is run through time: auto, triton, cpu, whole, stepwise or reference."""
+    """Engine that runs the network through time: auto, triton, cpu, whole, stepwise or reference."""
     folder: str | None = None
-    """Where the run is kept. Default: runs/TASK-OBJECTIVE on the command line, nowhere from Python."""
+    """Folder in which the run is kept. Default: runs/TASK-OBJECTIVE on the command line, none in Python."""
     resume: bool = False
-    """Go on with the run in the folder, from its latest checkpoint; begin one where there is none."""
+    """Continue the run in the folder from its latest checkpoint, or start one if there is none."""
     tensorboard: bool = False
-    """Write TensorBoard events into the folder as well."""
+    """Also write TensorBoard events into the folder."""
     progress: bool = True
     """Show a progress bar."""
 
@@ -99,7 +99,7 @@ class Training:
         if self.epochs is not None and self.examples is not None:
             raise ValueError("give epochs or examples, not both")
         if self.folder is None and self.resume:
-            raise ValueError("resume needs a folder: name it with folder (--folder)")
+            raise ValueError("resume needs a folder: name it with folder=…")
 
     @classmethod
     def of_run(cls, folder: RunFolder, **changes: Any) -> Training:
@@ -113,7 +113,7 @@ class Training:
             except ValueError as error:
                 raise damaged(f"training: {error}") from None
         changes = {name: value for name, value in changes.items() if value is not None}
-        if {"epochs", "examples"} & changes.keys():  # which replaces whichever the run had
+        if {"epochs", "examples"} & changes.keys():  # one replaces the other
             changes = {"epochs": None, "examples": None} | changes
         return replace(training, **changes)
 
@@ -142,7 +142,7 @@ class Training:
 
 
 def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:
-    """A run apart from its data, as JSON: what must be the same when it is resumed."""
+    """The settings of a run, except its data, as JSON: they must be the same when it is resumed."""
     settings = {field.name: getattr(config, field.name) for field in fields(config)}
     return {
         "network": describe(network),
@@ -159,7 +159,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_NUMBERS = (  # fields, what they must be, and whether a value is
+_NUMBERS = (  # fields, the values they take in words, and the check of a value
     (("examples", "batch_size", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
     (("seed",), "a whole number, at least 0 and below 2⁶³", lambda v: _whole(v) and 0 <= v < 2**63),
     (("epochs", "learning_rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),

@@ -1,6 +1,6 @@
-"""Several processes under `torchrun`: each takes its share of the rows of every batch.
+"""Several processes under `torchrun`: each trains on its share of the rows of every batch.
 
-The gradient is the one a single process would compute on the whole batch.
+The gradient is that of a single process with the whole batch.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ class Processes:
         return self.rank == 0
 
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """The module with the weights of the first process and its gradients averaged over all."""
+        """The module with the weights of the first process, and its gradients averaged over all processes."""
         if self.count == 1:
             return module
         return DistributedDataParallel(module, device_ids=[device.index] if device.type == "cuda" else None)
 
     def share(self, batch: Batch) -> tuple[Batch, float]:
-        """The rows of this process, and the weight of their mean loss, so that the average over the
-        processes is the mean over the whole batch."""
+        """The rows of this process, and the weight of their mean loss: with it, the average over the processes is the
+        mean over the whole batch."""
         rows = len(batch.labels)
         if self.count == 1:
             return batch, 1.0
         own = torch.arange(rows, device=batch.labels.device)[self.rank :: self.count]
         weight = len(own) * self.count / rows
-        if len(own) == 0:  # fewer rows than processes: take part, with weight 0
+        if len(own) == 0:  # fewer rows than processes: any row, with weight 0
             own = torch.zeros(1, dtype=torch.long, device=batch.labels.device)
         inputs, labels, lengths = batch
         return Batch(inputs[own], labels[own], None if lengths is None else lengths[own]), weight
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives, or raises, in the first process, in every process."""
+        """Return, or raise, in every process what `make` returns or raises in the first."""
         if self.count == 1:
             return make()
         result, error = None, None
@@ -72,20 +72,20 @@ class Processes:
 
 
 def processes(device: torch.device) -> Processes:
-    """The processes of the group there is, of those `torchrun` started, or this one alone."""
+    """The processes of the existing group, those that `torchrun` started, or this one alone."""
     if not dist.is_available():
         return Processes()
     if not dist.is_initialized():
         if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return Processes()
-        # Kept until the program ends: processes that part and meet again may miss each other.
+        # Kept until the program ends: a group that is closed and opened again may hang.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def own_device(name: str) -> torch.device:
-    """The device of this process: `auto` takes a GPU where there is one, each process its own."""
+    """The device of this process: `auto` takes a GPU if there is one, and each process its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -97,7 +97,7 @@ def own_device(name: str) -> torch.device:
     if device.type == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ValueError(f"device {name} asked for, but PyTorch finds no GPU: use device cpu")
+        raise ValueError(f"PyTorch finds no GPU for device={name!r}: use cpu")
     index = device.index
     if index is None:
         index = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))

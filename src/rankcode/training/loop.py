@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ def fit(
 
         checkpoint = group.from_first(lambda: folder.begin(settings(), config.resume) if folder else None)
         if checkpoint is not None:
-            state.restore(checkpoint, Path(config.folder or "") / "checkpoint.pt")
+            state.restore(checkpoint)
         if folder is not None:
             folder.start(state.records, state.checkpoint())
         data = _batches(source, config, device, start=state.batch)
@@ -102,7 +101,7 @@ def _checked(network: Any, objective: Any, config: Any) -> torch.device:
         raise ValueError("fit takes a Network, a task, an objective such as AtSpike(0.95), and a Training")
     objective.check()
     if config.tensorboard and config.folder is None:
-        raise ValueError("tensorboard needs a folder: name it with folder (--folder)")
+        raise ValueError("tensorboard needs a folder: name it with folder=…")
     device = own_device(config.device)
     if config.precision == "float16" and device.type == "cpu":
         # PyTorch has no fast float16 kernels for CPUs: a matrix multiplication takes 10 to 30 times as long.
@@ -156,11 +155,11 @@ def _folder(config: Training, group: Processes) -> AbstractContextManager[RunFol
 def _described_data(task: Any, source: Source, held_out: Source | None, given: bool) -> dict[str, Any]:
     """What a run was trained on, as JSON. Arrays are named by their shape and a fingerprint. `given`: validation data
     was given apart from the task."""
-    data: dict[str, Any] = {"own": type(task).__name__} if isinstance(task, tuple | list) else describe(task)
-    own = "own" in data
-    if own and isinstance(source, Arrays):
+    data: dict[str, Any] = {"custom": type(task).__name__} if isinstance(task, tuple | list) else describe(task)
+    custom = "custom" in data
+    if custom and isinstance(source, Arrays):
         data |= _described_arrays(source)
-    if (own or given) and isinstance(held_out, Arrays):
+    if (custom or given) and isinstance(held_out, Arrays):
         data["validation"] = _described_arrays(held_out)
     return data
 

@@ -1,4 +1,4 @@
-"""What a training run holds between two batches; all of it goes into a checkpoint."""
+"""The state of a training run between two batches; all of it is saved in a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from reprlib import repr as shortened
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from rankcode.decision import Decision
 from rankcode.network import Network
-from rankcode.saving.description import ContentError, content_of, damaged, read_settings
+from rankcode.saving.description import ContentError, as_object, content_of, damaged, read_settings
 from rankcode.saving.model_file import different_weights
 from rankcode.training.config import Training
 from rankcode.training.distributed import Processes
@@ -22,8 +21,8 @@ from rankcode.training.records import Record, merit
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The plain part of a checkpoint."""
+class PlainEntries:
+    """The entries of a checkpoint that are plain numbers, or made of them."""
 
     batch: int
     examples: int
@@ -52,26 +51,26 @@ class TrainingState:
         self.best_weights = self.weights()
         self._seconds, self._begun = 0.0, time.monotonic()
         self._validated = self._begun  # when the last record was complete
-        self.optimizer.zero_grad()  # what a loop of the caller's own may have left
+        self.optimizer.zero_grad()  # gradients that are left from before
 
     @property
     def model(self) -> Network:
-        """The network that is validated and saved: the averaged one where there is one."""
+        """The network that is validated and saved: with averaged weights, if weights are averaged."""
         return self.network if self.average is None else self.average
 
     @property
     def kept_record(self) -> dict[str, Any]:
-        """The record of the weights that the network ends with."""
+        """The record of the weights that the network has after training."""
         return self.best if self.best is not None and self.config.finish_with == "best" else self.records[-1]
 
     @property
     def seconds(self) -> float:
-        """Spent on this run, the parts before a resume included."""
+        """Time spent on this run, including the time before it was resumed."""
         return round(self._seconds + time.monotonic() - self._begun, 3)
 
     @property
     def training_seconds(self) -> float:
-        """Spent since the last record was complete: on training alone."""
+        """Time spent since the last record was complete: on training, without validation."""
         return round(time.monotonic() - self._validated, 3)
 
     def weights(self) -> dict[str, Tensor]:
@@ -87,7 +86,7 @@ class TrainingState:
                 group["lr"] = value
 
     def update(self, loss: Tensor) -> None:
-        """One step of the optimiser, and of the average."""
+        """One step of the optimizer, and of the average."""
         self.scaler.scale(loss).backward()
         if self.config.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -100,13 +99,13 @@ class TrainingState:
             _move_to(self.average, self.network, share)
 
     def count(self, labels: Tensor, loss: Tensor, decision: Decision) -> None:
-        """Add a batch to the sums of the record to come."""
+        """Add a batch to the sums for the next record."""
         right, steps = (decision.label == labels).sum(), decision.steps.sum()
         rows = torch.full_like(right, len(labels))
         self.sums += torch.stack([column.double() for column in (rows, loss.detach() * rows, right, steps)])
 
     def collect(self) -> None:
-        """Move the sums of all processes to the first."""
+        """Add the sums of all processes in the first."""
         self.group.total(self.sums)
         if not self.group.first:
             self.sums.zero_()
@@ -122,7 +121,7 @@ class TrainingState:
         return f"loss {means['loss']:.4f}  accuracy {accuracy:.2f} %  steps read {steps:.2f}"
 
     def add(self, record: dict[str, Any]) -> bool:
-        """Add a record to the history; whether its model is the best so far, which is then kept."""
+        """Add a record to the history. Whether its model is the best so far; its weights are then kept."""
         self.records.append(record)
         self._validated = time.monotonic()
         self.examples = record["examples"]
@@ -150,9 +149,9 @@ class TrainingState:
             "best_weights": self.best_weights,
         }
 
-    def restore(self, checkpoint: dict[str, Any], file: Path) -> None:
-        """Continue from the checkpoint that was read from a file."""
-        with content_of(file):
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Continue from a checkpoint of the run folder."""
+        with content_of(Path(self.config.folder or ".") / "checkpoint.pt"):
             self._check(checkpoint)
             try:
                 self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": checkpoint["optimizer"]})
@@ -170,33 +169,38 @@ class TrainingState:
         self.best_weights = checkpoint["best_weights"]
 
     def _check(self, checkpoint: dict[str, Any]) -> None:
-        """Whether every entry is of the right kind, and the weights are those of the network."""
-        names = [field.name for field in fields(Standing)]
-        read_settings({name: checkpoint[name] for name in names if name in checkpoint}, Standing, "its content")
+        """Raise unless every entry has the right type, and the tensors are those of the network."""
+        names = [field.name for field in fields(PlainEntries)]
+        read_settings({name: checkpoint[name] for name in names if name in checkpoint}, PlainEntries, "its content")
         if min(checkpoint["batch"], checkpoint["examples"]) < 0:
             raise damaged("batch and examples must be at least 0")
-        sums = checkpoint.get("sums")
-        if not (isinstance(sums, Tensor) and sums.shape == self.sums.shape and sums.dtype == self.sums.dtype):
-            raise damaged(f"sums must be {len(self.sums)} numbers")
-        averages = {} if self.average is None else {"average": self.average}
-        for name, module in {"network": self.network, "best_weights": self.model, **averages}.items():
-            if misfit := different_weights(module.state_dict(), checkpoint.get(name)):
-                raise ContentError(f"does not fit the network: {misfit} ({name})")
-        weights: dict[Any, Tensor] = dict(enumerate(self.network.parameters()))
-        moments = checkpoint.get("optimizer")
-        for number, entry in moments.items() if isinstance(moments, dict) else [(None, None)]:
-            wanted = {"exp_avg": weights.get(number), "exp_avg_sq": weights.get(number)}
-            found = {name: entry.get(name) for name in wanted} if isinstance(entry, dict) else {}
-            if number not in weights or different_weights(wanted, found):
-                raise damaged(f"the optimizer has other weights than the network (number {shortened(number)})")
+        moments = as_object(checkpoint.get("optimizer"), "optimizer")  # a weight that has no gradient has none
+        weights = {number: weight for number, weight in enumerate(self.network.parameters()) if number in moments}
+        wanted = {
+            "sums": self.sums,
+            "network": self.network.state_dict(),
+            "best_weights": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": {number: {"exp_avg": weight, "exp_avg_sq": weight} for number, weight in weights.items()},
+        }
+        found = {name: checkpoint.get(name) for name in wanted}
+        if misfit := different_weights(_flat(wanted), _flat(found)):
+            raise ContentError(f"does not fit the network: {misfit}")
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """The leaves of nested dictionaries, by their full names; the step counts of the optimizer are left out."""
+    if not isinstance(value, dict):
+        return {name: value} if not (name.startswith("optimizer.") and name.endswith(".step")) else {}
+    return {key: leaf for part in value for key, leaf in _flat(value[part], f"{name}.{part}".strip(".")).items()}
 
 
 @torch.no_grad()
 def _move_to(average: nn.Module, network: nn.Module, share: float) -> None:
-    """Move the average by a share of the way to the network."""
+    """Move averaged weights towards the network's by a share of the difference."""
     pairs = zip((*average.parameters(), *average.buffers()), (*network.parameters(), *network.buffers()), strict=True)
     for own, other in pairs:
         if own.is_floating_point():
             own.lerp_(other, share)
-        else:  # a count, such as a normalisation's of batches
+        else:  # a count, such as the number of batches in a normalisation layer
             own.copy_(other)

@@ -35,9 +35,8 @@ class Step(nn.Module):
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision is not None)
 
-    def fixed(self, inputs: Tensor, progress: float) -> float | None:
-        """What a batch depends on besides its tensors, which is β, if it goes from its inputs to the new weights
-        without the host looking at anything on the way; None if not."""
+    def captured_beta(self, inputs: Tensor, progress: float) -> float | None:
+        """β, all that a captured batch depends on besides its tensors; None if the batch cannot be captured."""
         objective = self.objective
         if not objective.capturable or self.precision == torch.float16:
             return None
@@ -48,34 +47,34 @@ class Step(nn.Module):
 
 
 class Update:
-    """A batch, from its inputs to the new weights. Where that needs nothing from the host it is launched as a whole."""
+    """A batch, from its inputs to the new weights: on a GPU as one CUDA graph, if it can be captured."""
 
     def __init__(self, step: nn.Module, state: TrainingState, answers: Answers):
         self.step, self.state, self.answers = step, state, answers
         self.progress = 0.0
         self.alone = step if isinstance(step, Step) and step.device.type == "cuda" else None  # not distributed
-        self.graphs = CudaGraphs(self._without_host, undo=state.optimizer.zero_grad)
+        self.graphs = CudaGraphs(self._captured, undo=state.optimizer.zero_grad)
 
     def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
         state, self.progress = self.state, progress
         state.set_learning_rate(state.config.learning_rate_at(progress))
         index = self.answers.index(state.batch)
-        if self.alone is not None:  # in the type that the network runs in
+        if self.alone is not None:  # to the dtype of the network, before the graph
             batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
         if noise := state.config.input_noise:
             inputs = batch.inputs if batch.inputs.is_floating_point() else batch.inputs.float()
             batch = batch._replace(inputs=inputs + noise * torch.randn_like(inputs))
-        fixed = None if self.alone is None or check else self.alone.fixed(batch.inputs, progress)
-        if fixed is None:
+        beta = None if self.alone is None or check else self.alone.captured_beta(batch.inputs, progress)
+        if beta is None:
             self._run(batch, weight, index, check)
         else:
-            self.graphs(fixed, *batch, index)
+            self.graphs(beta, *batch, index)
         state.batch += 1
 
     def close(self) -> None:
         self.graphs.close()
 
-    def _without_host(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
+    def _captured(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
         self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)
 
     def _run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> None:
@@ -87,8 +86,8 @@ class Update:
 
 
 class Answers:
-    """Where each row of the data answered last, and so will probably answer next, which makes engines on a GPU faster.
-    It changes no result, so it is not part of a checkpoint. Before its first answer a row counts as long as it is."""
+    """The step at which each row answered last, and so will probably answer next: it makes engines on a GPU faster.
+    It changes no result, so it is not part of a checkpoint. Before its first answer it is the length of the row."""
 
     def __init__(self, source: Rows | None, config: Training, device: torch.device):
         self.source, self.config, self.device = source, config, device
@@ -102,12 +101,12 @@ class Answers:
 
     @classmethod
     def of(cls, source: Source, config: Training, device: torch.device, processes: int) -> Answers:
-        """For data whose rows are known, where they help: on one GPU."""
+        """For data with numbered rows, on a single GPU; elsewhere engines do not use it."""
         alone = device.type == "cuda" and processes == 1
         return cls(source if alone and isinstance(source, Rows) else None, config, device)
 
     def index(self, batch: int) -> Tensor | None:
-        """Which rows a batch holds, where that is known."""
+        """The rows of a batch; None if they are not numbered."""
         if self.source is None:
             return None
         return sent(self.source.index(batch, self.config.batch_size, self.config.seed), self.device)
