@@ -37,7 +37,7 @@ def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch
         torch.manual_seed(0)
         network = rc.Network(rc.cells.LSTM(8, 32), 3)
         config = rc.Training(
-            epochs=12, batch_size=64, schedule="cosine", ema_decay=0.9, finish_with="last", precision=precision,
+            epochs=12, batch_size=64, learning_rate=0.001, ema_decay=0.9, finish_with="last", precision=precision,
             device="cuda", engine="triton", progress=False,
         )  # fmt: skip
         history = rc.fit(network, Task(ragged), objective, config)
