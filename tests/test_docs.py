@@ -88,7 +88,7 @@ def numbers_of_the_reproduction():
                 yield number["ours"], number["spread"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/choosing.md"])
 def test_means_over_seeds_are_those_of_the_reproduction(page):
     known = list(numbers_of_the_reproduction())
     for mean, spread in re.findall(r"([\d.]+)(?: %| ms| steps)? ± ([\d.]+)", (ROOT / page).read_text()):

@@ -21,7 +21,7 @@ def test_a_file_of_the_users_is_never_replaced(trained, output):
     Path("notes.json").write_text('{"accuracy": "by hand"}')
     Path("picture.png").write_bytes(b"\x89PNG")
     before = contents(".")
-    says(["tradeoff", "run", "--output", output, *CPU], "rankcode tradeoff did not write it", "--output", status=2)
+    says(["tradeoff", "run", "--output", output, *CPU], "this command did not write it", "--output", status=2)
     assert contents(".") == before
 
 
@@ -45,5 +45,5 @@ def test_an_earlier_output_is_replaced(trained, output):
 
 def test_the_output_of_another_command_is_not_replaced(trained):
     main(["tradeoff", str(trained / "series-run"), *CPU, "--output", "both"])
-    with pytest.raises(UsageError, match="rankcode bench did not write it"):
+    with pytest.raises(UsageError, match="exists, and this command did not write it"):
         OutputFiles("both", "bench")

@@ -13,7 +13,7 @@ SMOKE = ["reproduce", "fig2", "--scale", "smoke", *CPU]
 def test_a_page_of_the_users_is_never_replaced():
     Path("notes.md").write_text("# Notes\n\nI ran rankcode reproduce.\n")
     Path("folder").mkdir()
-    says([*SMOKE, "--page", "notes.md"], "notes.md exists", "did not write it", "--page", status=2)
+    says([*SMOKE, "--page", "notes.md"], "notes.md exists, and this command did not write it", "--page", status=2)
     says([*SMOKE, "--page", "folder"], "folder is a folder", status=2)
     assert Path("notes.md").read_text() == "# Notes\n\nI ran rankcode reproduce.\n" and not Path("runs").exists()
 

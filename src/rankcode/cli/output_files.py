@@ -35,10 +35,10 @@ class OutputFiles:
 
 
 def check_replaceable(path: Path, author: str, option: str) -> None:
-    """Raise where a file exists and does not say that `author` wrote it."""
+    """Raise if a file exists and does not have `author` near its beginning."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder: choose another {option}")
     if path.exists():
         with open(path, "rb") as file:
             if author.encode() not in file.read(HEAD):
-                raise UsageError(f"{path} exists, and {author} did not write it: choose another {option}")
+                raise UsageError(f"{path} exists, and this command did not write it: choose another {option}")
