@@ -183,11 +183,10 @@ def test_damaged_metrics_are_named_and_a_resume_restores_them(run):
     whole = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(whole + whole[:30])
     assert len(RunFolder(run).records()) == 3  # a last line that was cut short is left out
-    for damage in (b"garbage\n", b"\xff\n"):
+    for damage in (b"garbage\n", b"\xff\n", b"3\n", b"[" * 10**5 + b"\n"):
         (run / "metrics.jsonl").write_bytes(damage + whole)
-        with pytest.raises(
-            ValueError, match=r"metrics.jsonl is damaged: one of its lines is not JSON; resume the run to restore it$"
-        ):
+        said = "one of its lines is not JSON|line 1 must be an object, not 3|its content is nested too deeply"
+        with pytest.raises(ValueError, match=rf"metrics\.jsonl is damaged: ({said}); restore it from a copy"):
             RunFolder(run).records()
     fit(run, resume=True)
     assert (run / "metrics.jsonl").read_bytes() == whole

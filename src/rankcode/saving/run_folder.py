@@ -201,10 +201,12 @@ class RunFolder:
         """The lines of metrics.jsonl, without a last line that is incomplete."""
         file = self.path / "metrics.jsonl"
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-        try:
-            return [json.loads(line) for line in lines if line.endswith(b"\n")]
-        except ValueError:
-            raise ValueError(f"{file} is damaged: one of its lines is not JSON; resume the run to restore it") from None
+        with content_of(file):
+            try:
+                found = [json.loads(line) for line in lines if line.endswith(b"\n")]
+            except ValueError:
+                raise damaged("one of its lines is not JSON") from None
+            return [as_object(record, f"line {number}") for number, record in enumerate(found, 1)]
 
     def write_record(self, record: dict[str, Any]) -> None:
         with writing(self.path / "metrics.jsonl"), open(self.path / "metrics.jsonl", "ab") as file:

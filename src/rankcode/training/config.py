@@ -106,7 +106,7 @@ class Training:
         """The settings of the run in a folder, to resume it. `changes`: device, tensorboard, progress, and more epochs
         or examples."""
         written = folder.config()["training"]
-        with content_of(folder.path / "config.json"):
+        with content_of(folder.config_file):
             settings = read_settings(written, cls, "training")
             try:
                 training = cls(**settings | {"folder": str(folder.path), "resume": True})

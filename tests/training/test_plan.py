@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
+from rankcode.training.plan import Plan
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,12 @@ def test_a_run_that_would_never_end_is_refused(length):
         ValueError, match=r"^(epochs|examples)=1e\+\d+ is too long: at most 2⁵³ batches can be trained on$"
     ):
         rc.fit(make_network(), easy(20), rc.AtEnd(), rc.Training(**length, **QUIET))
+
+
+def test_when_a_run_should_have_learned_something():
+    plan = Plan(batches=2_000, validate_every=10, save_every=10, checked_batches=1)
+    assert not plan.is_telling(490) and plan.is_telling(500)
+    assert not plan._replace(batches=400).is_telling(190) and plan._replace(batches=400).is_telling(200)
 
 
 def test_epochs_of_endless_data():
