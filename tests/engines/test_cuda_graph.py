@@ -25,8 +25,14 @@ class Task:
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize(
     "objective",
-    [rc.AtSpike(0.7, rc.Switch((0, 0.1), (0.5, 0.0))), rc.AtEnd(), rc.EveryStep(), rc.UntilSpike(0.7)],
-    ids=["spike", "end", "every step", "until spike"],
+    [
+        rc.AtSpike(0.7, rc.Switch((0, 0.1), (0.5, 0.0))),
+        rc.AtEnd(),
+        rc.EveryStep(),
+        rc.UntilSpike(0.7),
+        rc.UntilSpike(rule=rc.StepThresholds([0.9, 0.7], classes=(0, 2))),
+    ],
+    ids=["spike", "end", "every step", "until spike", "some classes"],
 )
 def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch):
     results, replays = [], []
