@@ -11,7 +11,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class _Block(torch.autograd.Function):
     @staticmethod
     def forward(ctx, layer, x, *state_and_weights):  # type: ignore[override]
         outputs, state, saved = layer.forward(x, state_and_weights[:-4])
-        ctx.layer = layer
+        ctx.layer, ctx.is_first, layer.is_first = layer, layer.is_first, False
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, *saved)
         return outputs, *state
@@ -52,10 +51,12 @@ class _Block(torch.autograd.Function):
         x, *saved = ctx.saved_tensors
         shape = saved[1][0].shape  # [rows, units]
         into_state = [x.new_zeros(shape) if part is None else part.clone() for part in into_state]
-        with single_thread_if(ctx.layer.small):
-            into_x, into_state, into_weights = ctx.layer.backward(
-                x, saved, into_outputs, into_state, ctx.needs_input_grad[1]
-            )
+        layer = ctx.layer
+        with single_thread_if(layer.small):
+            into_x, into_state = layer.backward(x, saved, into_outputs, into_state, ctx.needs_input_grad[1])
+        if not ctx.is_first:  # the state connects all blocks, so the backward pass of the first comes last
+            return None, into_x, *into_state, None, None, None, None
+        into_weights, layer.sums = layer.sums, None
         return None, into_x, *into_state, *into_weights
 
 
@@ -68,6 +69,8 @@ class GatedSteps(ABC):
         self.weights, self.small = weights, small
         self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias = (part.detach() for part in weights)
         self.units = self.hidden_weight.shape[1]
+        self.is_first = True  # whether the next block is
+        self.sums: list[Tensor] | None = None  # of the gradients of the weights, over the blocks of a backward pass
 
     def initial_state(self, rows: int) -> Sequence[Tensor]:
         return [self.hidden_weight.new_zeros(rows, self.units)] * self.states
@@ -87,22 +90,21 @@ class GatedSteps(ABC):
         into_outputs: Tensor | None,
         into_state: Sequence[Tensor],
         needs_x: bool,
-    ) -> tuple[Tensor | None, Sequence[Tensor], tuple[Tensor, ...]]:
-        """Gradients of the inputs, if needed, of the state before the block, and of the weights. May overwrite
-        `into_state`."""
+    ) -> tuple[Tensor | None, Sequence[Tensor]]:
+        """Gradients of the inputs, if needed, and of the state before the block; those of the weights are added to
+        `sums`. May overwrite `into_state`."""
 
-    def weight_gradients(self, x: Tensor, before: Tensor, into_input: Tensor, into_hidden: Tensor) -> Any:
+    def add_weight_gradients(self, x: Tensor, before: Tensor, into_input: Tensor, into_hidden: Tensor) -> None:
         """From the hidden state before each step, and the gradients of what input and hidden state give to the gates:
         one matrix multiplication for each weight."""
+        if self.sums is None:
+            self.sums = [torch.zeros_like(part) for part in self.weights]
         of_input = into_input.flatten(0, 1)
         of_hidden = of_input if into_hidden is into_input else into_hidden.flatten(0, 1)
-        total = of_input.sum(0)
-        return (
-            of_input.t() @ x.flatten(0, 1),
-            of_hidden.t() @ before.flatten(0, 1),
-            total,
-            total if of_hidden is of_input else of_hidden.sum(0),
-        )
+        self.sums[0].addmm_(of_input.t(), x.flatten(0, 1))
+        self.sums[1].addmm_(of_hidden.t(), before.flatten(0, 1))
+        self.sums[2] += (total := of_input.sum(0))
+        self.sums[3] += total if of_hidden is of_input else of_hidden.sum(0)
 
 
 class LSTMSteps(GatedSteps):
@@ -164,8 +166,8 @@ class LSTMSteps(GatedSteps):
             torch.mm(parts[2][step], self.hidden_weight, out=into_hidden)
         for part in (into_hidden, into_cell):
             torch.hardshrink(part, MIN_GRADIENT, out=part)
-        into_x = into_gates @ self.input_weight if needs_x else None
-        return into_x, (into_hidden, into_cell), self.weight_gradients(x, hidden[:-1], into_gates, into_gates)
+        self.add_weight_gradients(x, hidden[:-1], into_gates, into_gates)
+        return into_gates @ self.input_weight if needs_x else None, (into_hidden, into_cell)
 
 
 class GRUSteps(GatedSteps):
@@ -212,5 +214,5 @@ class GRUSteps(GatedSteps):
             torch.mul(of_candidate, reset[step], out=recurrent[:, 2 * units :])
             into_hidden = torch.addmm(into_hidden * update[step], recurrent, self.hidden_weight)
         torch.hardshrink(into_hidden, MIN_GRADIENT, out=into_hidden)
-        into_x = into_input @ self.input_weight if needs_x else None
-        return into_x, (into_hidden,), self.weight_gradients(x, hidden[:-1], into_input, into_recurrent)
+        self.add_weight_gradients(x, hidden[:-1], into_input, into_recurrent)
+        return into_input @ self.input_weight if needs_x else None, (into_hidden,)
