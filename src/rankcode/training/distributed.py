@@ -97,7 +97,7 @@ def own_device(name: str) -> torch.device:
     if device.type == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ValueError(f"PyTorch finds no GPU for device={name!r}: use cpu")
+        raise ValueError(f"PyTorch finds no GPU for {name!r}: use cpu")
     index = device.index
     if index is None:
         index = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))
