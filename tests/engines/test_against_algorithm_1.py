@@ -17,7 +17,7 @@ FEATURES, UNITS = 3, 5
 
 
 class Own(nn.Module):
-    """A cell as a user writes it: no `features`, no named state."""
+    """A cell as a user may write it: no `output_shape`, no named state."""
 
     def __init__(self, inputs, units):
         super().__init__()

@@ -213,7 +213,7 @@ def test_the_gradient_of_long_inputs_takes_linear_time(engine, keep):
 
 
 class RandomReadout(nn.Module):
-    """Dropout that no look at the modules finds."""
+    """Dropout without a module for it."""
 
     def __init__(self):
         super().__init__()

@@ -49,7 +49,7 @@ def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch
         history = rc.fit(network, Task(ragged), objective, config)
         results.append((history.records, network.state_dict()))
     (records, weights), (expected_records, expected) = results
-    # 12 epochs of 4 whole batches and a small one; the first epoch is looked at, and β changes once.
+    # 12 epochs of 4 whole batches and a small one; the first epoch is checked and so not captured, and β changes once.
     runs = 11 * 4 - cuda_graph.WARMUP_RUNS * (2 if isinstance(objective, rc.AtSpike) else 1)
     assert len(replays) >= runs
     for record, other in zip(records, expected_records, strict=True):

@@ -1,4 +1,4 @@
-"""What is computed and what is not: steps counted, inputs past the answer, other rows, every cell and rule."""
+"""Which steps are computed, what inputs past the answer and other rows change, and every cell and rule."""
 
 import math
 
@@ -334,7 +334,7 @@ def test_a_rule_that_returns_something_else_is_refused(engine, returned):
 @pytest.mark.parametrize("every", [2, 3, 8, None])
 @pytest.mark.parametrize("keep", ["answer", "read"])
 @pytest.mark.parametrize("rule", [rc.Threshold(0.45), rc.Never(), rc.FireAt(4), rc.Patience(rc.Threshold(0.4), 2)])
-def test_looking_less_often_changes_nothing(every, keep, rule, monkeypatch):
+def test_when_rows_leave_changes_nothing(every, keep, rule, monkeypatch):
     """On a GPU rows leave after more and more steps (None); here the same is forced on the CPU."""
     torch.manual_seed(0)
     network = rc.Network(rc.cells.LSTM(3, 6), 3).double()
@@ -343,8 +343,8 @@ def test_looking_less_often_changes_nothing(every, keep, rule, monkeypatch):
     inputs, lengths = torch.randn(7, 11, 3).double(), torch.tensor([11, 4, 1, 8, 11, 9, 2])
     inputs[torch.arange(11) >= lengths[:, None]] = torch.nan
     found = []
-    for looks in (1, every):
-        monkeypatch.setattr(stepwise, "steps_until_rows_leave", lambda begin, inputs, looks=looks: looks or begin)
+    for steps in (1, every):
+        monkeypatch.setattr(stepwise, "steps_until_rows_leave", lambda begin, inputs, steps=steps: steps or begin)
         x = inputs.clone().requires_grad_()
         result = stepwise.run(network, x, lengths, rule, keep)
         order = (result.row * 100 + result.step).argsort()
