@@ -7,8 +7,12 @@ needed, so that help does not wait for PyTorch.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
@@ -78,7 +82,8 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
         raise UsageError(f"{problem}: choose from {', '.join(COMMANDS)} (see rankcode --help)")
     from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 
-    kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
+    with _ended_by_ctrl_c():
+        kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
     required = " ".join(field.upper().replace("_", "-") for field in kind.__match_args__)
     app = App(
         name=f"rankcode {name}",
@@ -99,6 +104,24 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     except CycloptsError as error:
         raise UsageError(f"{error} (see rankcode {name} --help)") from None
     return make(*bound.args, **bound.kwargs)
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process during imports, in which a KeyboardInterrupt can be lost."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        yield
+        return
+
+    def end(*_: Any) -> NoReturn:
+        os.write(2, b"rankcode: stopped\n")
+        os._exit(130)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _shown(default: Any) -> Any:
