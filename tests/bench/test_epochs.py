@@ -7,7 +7,7 @@ import pytest
 
 from rankcode.bench.cases import Shape
 from rankcode.bench.epochs import Epoch, conventional_seconds, epochs_table, measure_epochs, speech_task
-from rankcode.experiments.sweeps import Sweeps
+from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.tasks import SpeechCommands
 
 RESULTS = Path(__file__).parents[2] / "results" / "bench"
@@ -18,7 +18,7 @@ def epochs(*seconds, steps=40.0):
 
 
 def test_both_trainings_are_measured_epoch_by_epoch():
-    found = measure_epochs(Shape(batch_size=24, hidden_size=4), Sweeps(rows=48), 3, "cpu", progress=False)
+    found = measure_epochs(Shape(batch_size=24, hidden_size=4), ToneSweeps(rows=48), 3, "cpu", progress=False)
     assert [len(found[name]) for name in ("rank-coded", "conventional")] == [3, 2]
     for each in (*found["rank-coded"], *found["conventional"]):
         assert each.seconds > 0 and 0 < each.accuracy <= 1
@@ -27,7 +27,7 @@ def test_both_trainings_are_measured_epoch_by_epoch():
 
 
 def test_without_a_folder_sounds_are_generated():
-    assert speech_task(None, 512) == Sweeps(rows=1024)
+    assert speech_task(None, 512) == ToneSweeps(rows=1024)
     assert speech_task("folder", 512) == SpeechCommands("folder")
 
 

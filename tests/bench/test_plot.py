@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 
 from rankcode.bench import plot
 from rankcode.bench.epochs import Epoch
-from rankcode.bench.measure import Measured
+from rankcode.bench.steps import Measured
 
 RESULTS = Path(__file__).parents[2] / "results" / "bench"
 

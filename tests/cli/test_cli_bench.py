@@ -27,7 +27,7 @@ def test_steps_are_measured(capsys):
 def test_whole_trainings_are_measured(capsys):
     main(["bench", *SMALL, "--batch-sizes", "480", "--epochs", "2"])
     content = written()
-    assert content["task"] == "sweeps" and content["machine"]["torch"]
+    assert content["task"] == "tone-sweeps" and content["machine"]["torch"]
     assert [len(run) for run in content["epochs"]["480"].values()] == [2, 2]
     assert capsys.readouterr().out.splitlines()[1].split()[0] == "480"
 

@@ -1,4 +1,4 @@
-"""The engines `cpu` and `whole` give what `reference` gives, with every rule and whatever follows the answer."""
+"""Blocks of steps, the memory and the threads of the engine `cpu`. What it gives: see `test_run.py`."""
 
 import subprocess
 import sys
@@ -6,114 +6,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from small_networks import LENGTHS, firing_network, loss_and_gradients
 from torch import nn
 
 import rankcode as rc
-from rankcode.engines import Choice, choose, cpu, run, whole
+from rankcode.engines import run
 from rankcode.engines.cpu import blocks, gated_steps
-
-RULES = {
-    "threshold": rc.Threshold(0.45),
-    "some classes": rc.Threshold(0.4, classes=(0, 2)),
-    "steps": rc.StepThresholds((0.9, 0.6, 0.4)),
-    "planted": rc.FireAt([1, 3, 9, 4, 2, 7]),
-    "patience": rc.Patience(rc.Threshold(0.4), 2),
-    "never": rc.Never(),
-}
-
-
-def example(kind=rc.cells.LSTM, layers=1):
-    torch.manual_seed(3)
-    network = rc.Network(kind(4, 5, layers), 3).double()
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.8)
-    return network, torch.randn(6, 9, 4, dtype=torch.float64), torch.tensor([9, 5, 9, 7, 1, 8])
-
-
-def gradients(network, result):
-    network.zero_grad(set_to_none=True)
-    (result.logits * (1 + result.step[:, None]) * torch.arange(1.0, 4)).sum().backward()
-    return [parameter.grad for parameter in network.parameters()]
-
-
-both_engines = pytest.mark.parametrize("engine", ["whole", "cpu"])
-
-
-@both_engines
-@pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize(("kind", "layers"), [(rc.cells.LSTM, 1), (rc.cells.LSTM, 2), (rc.cells.GRU, 2)])
-def test_equals_the_reference(kind, layers, rule, keep, engine):
-    network, inputs, lengths = example(kind, layers)
-    expected, got = (run(network, inputs, lengths, rule, keep, engine) for engine in ("reference", engine))
-    assert torch.equal(expected.decision.label, got.decision.label)
-    assert torch.equal(expected.decision.steps, got.decision.steps)
-    assert torch.equal(expected.decision.fired, got.decision.fired)
-    torch.testing.assert_close(expected.decision.probabilities, got.decision.probabilities)
-    entries = [torch.stack([part.row, part.step], 1).tolist() for part in (expected, got)]
-    order = [sorted(range(len(each)), key=each.__getitem__) for each in entries]
-    assert [entries[0][k] for k in order[0]] == [entries[1][k] for k in order[1]]
-    torch.testing.assert_close(expected.logits[order[0]], got.logits[order[1]])
-    for one, other in zip(gradients(network, expected), gradients(network, got), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
-
-
-@both_engines
-@pytest.mark.parametrize("rubbish", [float("nan"), float("inf")])
-def test_what_follows_the_answer_changes_nothing(rubbish, engine):
-    network, inputs, lengths = example()
-    steps = torch.tensor([1, 3, 9, 4, 1, 7])
-    clean = run(network, inputs, lengths, rc.FireAt(steps), "answer", engine)
-    before = gradients(network, clean)
-    inputs[torch.arange(9) >= steps[:, None]] = rubbish
-    dirty = run(network, inputs, lengths, rc.FireAt(steps), "answer", engine)
-    assert torch.equal(clean.logits, dirty.logits)
-    for one, other in zip(before, gradients(network, dirty), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-
-
-@both_engines
-@pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])
-def test_gradients_of_the_inputs_too(kind, keep, engine):
-    network, inputs, lengths = example(kind, layers=2)
-    found = []
-    for name in ("reference", engine):
-        inputs = inputs.detach().requires_grad_()
-        gradients(network, run(network, inputs, lengths, rc.Threshold(0.45), keep, name))
-        found.append(inputs.grad)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
-
-
-@both_engines
-def test_a_second_backward_pass_gives_the_same(engine):
-    network, inputs, lengths = example()
-    result = run(network, inputs, lengths, rc.Threshold(0.45), "answer", engine)
-    result.logits.sum().backward(retain_graph=True)
-    first = [parameter.grad.clone() for parameter in network.parameters()]
-    network.zero_grad()
-    result.logits.sum().backward()
-    for one, other in zip(first, [parameter.grad for parameter in network.parameters()], strict=True):
-        assert torch.equal(one, other)
-
-
-@both_engines
-def test_frozen_weights_get_no_gradient(engine):
-    network, inputs, lengths = example()
-    network.cell.weight_hh_l0.requires_grad_(False)
-    run(network, inputs, lengths, rc.Threshold(0.45), "answer", engine).logits.sum().backward()
-    assert network.cell.weight_hh_l0.grad is None and network.cell.weight_ih_l0.grad is not None
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 4, 9, 50])
 def test_the_length_of_a_block_changes_nothing(block, monkeypatch):
-    network, inputs, lengths = example(rc.cells.GRU)
-    expected = run(network, inputs, lengths, rc.Patience(rc.Threshold(0.4), 2), "answer", "reference")
+    network, inputs = firing_network(rc.cells.GRU(3, 4))
+    objective = rc.AtSpike(rule=rc.Patience(rc.Threshold(0.5), 2))
+    _, expected, gradients = loss_and_gradients(objective, network, inputs, "reference")
     monkeypatch.setattr(blocks, "BLOCK_STEPS", block)
     monkeypatch.setattr(blocks, "SHORT_STEPS", 0)
-    got = run(network, inputs, lengths, rc.Patience(rc.Threshold(0.4), 2), "answer", "cpu")
-    assert torch.equal(expected.decision.steps, got.decision.steps)
-    for one, other in zip(gradients(network, expected), gradients(network, got), strict=True):
+    _, decision, others = loss_and_gradients(objective, network, inputs, "cpu")
+    assert decision.steps.equal(expected.steps) and (decision.steps < LENGTHS).sum() >= 3
+    for one, other in zip(gradients, others, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
@@ -188,97 +98,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 100  # megabytes
-
-
-def readers_of(tensor, result):
-    """Names of the nodes of a result's graph that read a tensor."""
-    nodes, seen, found = [result.grad_fn], set(), []
-    while nodes:
-        node = nodes.pop()
-        if node not in seen:
-            seen.add(node)
-            after = [each for each, _ in node.next_functions if each is not None]
-            found += [node.name() for each in after if getattr(each, "variable", None) is tensor]
-            nodes += after
-    return found
-
-
-@pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("engine", ["cpu", "stepwise", "whole"])
-def test_the_gradient_of_long_inputs_takes_linear_time(engine, keep):
-    """Indexing at every step, or in every block, would fill a gradient of the size of the inputs each time."""
-    network, inputs = rc.Network(rc.cells.LSTM(2, 2), 2), torch.randn(3, 100, 2, requires_grad=True)
-    result = run(network, inputs, torch.tensor([100, 50, 10]), rc.Threshold(0.999), keep, engine)
-    assert readers_of(inputs, result.logits) == ["NanToNumBackward0" if engine == "whole" else "UnbindBackward0"]
-
-
-class RandomReadout(nn.Module):
-    """Dropout without a module for it."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.calls = nn.Linear(16, 3), 0
-
-    def forward(self, features):
-        self.calls += len(features)
-        return self.linear(nn.functional.dropout(features, 0.5))
-
-
-@pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("gradients", [True, False])
-@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole", "cpu"])
-def test_the_rule_and_the_loss_see_the_same_logits(engine, gradients, keep):
-    """The readout is evaluated once: a row that fired answers with the logits it fired with."""
-    torch.manual_seed(0)
-    network = rc.Network(rc.cells.LSTM(4, 16), 3, RandomReadout())
-    for parameter in network.parameters():
-        nn.init.normal_(parameter, std=0.6)
-    inputs, lengths = torch.randn(100, 20, 4), torch.full((100,), 20)
-    with torch.set_grad_enabled(gradients):
-        result = run(network, inputs, lengths, rc.Threshold(0.8), keep, engine)
-    highest, fired = result.at_answer().softmax(1).amax(1), result.decision.fired
-    assert 10 < fired.sum() < 90
-    assert (highest[fired] >= 0.8).all() and (highest[~fired] < 0.8).all()
-    assert torch.equal(result.decision.probabilities, result.at_answer().detach().softmax(1))
-    if keep == "read":
-        before = result.step < result.decision.steps[result.row]
-        assert (result.logits.softmax(1).amax(1)[before] < 0.8).all()
-
-
-@pytest.mark.parametrize("rule", [rc.Threshold(0.45), rc.Patience(rc.Threshold(0.4), 2)], ids=["table", "state"])
-@pytest.mark.parametrize("rubbish", [float("nan"), float("inf")])
-@pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])
-@pytest.mark.parametrize("frozen", [True, False])
-def test_what_follows_a_spike_inside_its_block_gets_no_gradient(frozen, kind, rubbish, rule):
-    """Also where only the rule says which steps are not read, and the readout was evaluated on them."""
-    network, inputs, lengths = example(kind, layers=2)
-    network.cell.requires_grad_(not frozen)
-    clean = run(network, inputs, lengths, rule, "answer", "cpu")
-    expected = gradients(network, clean)
-    steps = clean.decision.steps
-    assert (steps < lengths).sum() >= 2
-    inputs[torch.arange(9) >= steps[:, None]] = rubbish
-    dirty = run(network, inputs, lengths, rule, "answer", "cpu")
-    assert torch.equal(dirty.decision.steps, steps)
-    for one, other in zip(expected, gradients(network, dirty), strict=True):
-        assert (one is None and frozen) or torch.allclose(one, other, rtol=1e-12, atol=1e-14)
-    assert network.readout.weight.grad.norm() > 0
-
-
-def test_what_it_cannot_run_it_says():
-    network, inputs, lengths = rc.Network(rc.cells.LIF(4, 3, emits="membranes"), 3), torch.randn(2, 3, 4), [3, 3]
-    with pytest.raises(ValueError, match="the engine cpu cannot run this network: LIF"):
-        run(network, inputs, torch.tensor(lengths), rc.Never(), "answer", "cpu")
-    lstm = rc.Network(rc.cells.LSTM(4, 5), 3)
-    assert whole.can_run(lstm, inputs, rc.Never()) is None
-    with torch.autocast("cpu", torch.bfloat16):
-        assert "float32" in (whole.can_run(lstm, inputs, rc.Never()) or "")
-    dropout = rc.Network(rc.cells.LSTM(4, 5), 3, nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.1)))
-    expected = Choice("cpu", "fused steps, and rows that have answered cost nothing")
-    assert choose(lstm, inputs, rc.Never()) == choose(dropout, inputs, rc.Threshold(0.9)) == expected
-    assert cpu.can_run(network, inputs, rc.Never()) == "LIF has no fused step"
-    lstm.cell.register_forward_hook(lambda *_: None)  # which a fused step would not call
-    assert choose(lstm, inputs, rc.Never()) == Choice("stepwise", "runs any cell on any device")
 
 
 @pytest.mark.parametrize("rows", [3, 300])

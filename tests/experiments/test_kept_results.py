@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 from rankcode.data import Arrays
 from rankcode.experiments import EXPERIMENTS, experiment, reproduction
 from rankcode.experiments.reproduction import Reproduction, data_of
-from rankcode.experiments.sweeps import Sweeps
+from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.tasks import Limit, TwoSequence
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -62,8 +62,8 @@ def test_evaluations_are_kept_by_their_data():
 
 def test_fingerprints_stay_as_they_are():
     """Evaluations are found by them: where they must change, those in results/ have to change too."""
-    sounds = data_of(Sweeps(rows=12), "test")
-    assert sounds == {"task": "sweeps", "split": "test", "rows": 6, "fingerprint": "6f2645166c40d10d"}
+    sounds = data_of(ToneSweeps(rows=12), "test")
+    assert sounds == {"task": "tone-sweeps", "split": "test", "rows": 6, "fingerprint": "6f2645166c40d10d"}
     images = Arrays(torch.arange(12, dtype=torch.uint8).view(3, 2, 2), torch.tensor([0, 1, 2]))
     assert images.fingerprint() == "a13d4078fc0da7c9"
 

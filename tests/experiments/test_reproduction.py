@@ -21,7 +21,7 @@ from rankcode.data import Arrays
 from rankcode.experiments import page, reproduction
 from rankcode.experiments.figures import fig2
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, data_of, over_seeds, paper_time
-from rankcode.experiments.training_cost import share_read
+from rankcode.experiments.run_records import share_read
 from rankcode.experiments.trainings import speech as speech_trainings
 from rankcode.experiments.trainings import two_sequence as two_sequence_trainings
 from rankcode.objectives import Objective

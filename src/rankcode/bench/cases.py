@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rankcode import cells
 from rankcode.engines import ENGINES, run
-from rankcode.engines.check import products_in
+from rankcode.engines.agreement import products_in
 from rankcode.engines.cuda_graph import WARMUP_RUNS, CudaGraphs
 from rankcode.inference import inference
 from rankcode.network import Network

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rankcode.bench.cases import CONVENTIONAL, Shape
-from rankcode.experiments.sweeps import Sweeps
+from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.objectives import AtEnd, AtSpike
 from rankcode.tasks import SpeechCommands
 from rankcode.training import Training, fit
@@ -28,9 +28,9 @@ class Epoch:
         return asdict(self)
 
 
-def speech_task(data: str | None, batch_size: int) -> SpeechCommands | Sweeps:
+def speech_task(data: str | None, batch_size: int) -> SpeechCommands | ToneSweeps:
     """Speech Commands in a folder; without one, generated sounds of the same shape, at least two batches of them."""
-    return Sweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
+    return ToneSweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
 
 
 def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: bool = True) -> dict[str, list[Epoch]]:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rankcode.bench.cases import CONVENTIONAL
 from rankcode.bench.epochs import RANK_CODED, Epoch, conventional_seconds
-from rankcode.bench.measure import Measured
+from rankcode.bench.steps import Measured
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
 
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)

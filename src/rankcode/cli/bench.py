@@ -7,12 +7,12 @@ from typing import Literal
 
 from rankcode.bench.cases import Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
-from rankcode.bench.measure import Measured, bench_table, measure, measure_stream
+from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
 from rankcode.bench.timing import machine
 from rankcode.cli.messages import UsageError, say
 from rankcode.cli.options import Device, Flag
 from rankcode.cli.output_files import OutputFiles
-from rankcode.engines.check import check_engines
+from rankcode.engines.agreement import check_engines
 from rankcode.training.distributed import own_device
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rankcode import cells
-from rankcode.experiments.training_cost import share_read
+from rankcode.experiments.run_records import share_read
 from rankcode.inference import decide, trace
 from rankcode.metrics import evaluate, tradeoff
 from rankcode.network import Network

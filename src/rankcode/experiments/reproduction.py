@@ -20,8 +20,7 @@ import torch
 from matplotlib import rc_context
 
 from rankcode.data.sources import split_of
-from rankcode.experiments.thin_records import thin
-from rankcode.experiments.training_cost import share_read
+from rankcode.experiments.run_records import share_read, thin
 from rankcode.metrics import Curve, evaluate, tradeoff
 from rankcode.network import Network
 from rankcode.objectives import Objective

@@ -1,7 +1,7 @@
 """Trainings on Speech Commands with the paper's settings (sections 3.4 and B.4): an LSTM of 128 units, a readout layer
 of 32, Adam with learning rate 0.001, batches of 512, gradients clipped at norm 0.25.
 
-The smoke scale, which needs no data, uses `Sweeps` instead: generated sounds that pass through the same front end.
+The smoke scale, which needs no data, uses `ToneSweeps` instead: generated sounds that pass through the same front end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rankcode.experiments.reproduction import TRAINING, Reproduction, Setting
-from rankcode.experiments.sweeps import CONTEXT, Sweeps
+from rankcode.experiments.tone_sweeps import CONTEXT, ToneSweeps
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, UntilSpike
 from rankcode.tasks import SpeechCommands
@@ -37,9 +37,9 @@ class Run(NamedTuple):
 
 
 @cache  # one copy of the data for all trainings
-def task(place: Reproduction, augment: bool = False) -> SpeechCommands | Sweeps:
+def task(place: Reproduction, augment: bool = False) -> SpeechCommands | ToneSweeps:
     if place.scale == "smoke":
-        return Sweeps(augment=augment)
+        return ToneSweeps(augment=augment)
     return SpeechCommands(data=place.data_of("speech-commands"), augment=augment)
 
 
@@ -119,7 +119,7 @@ def what_was_trained(place: Reproduction) -> str:
     )
 
 
-def release(speech: SpeechCommands | Sweeps) -> str:
+def release(speech: SpeechCommands | ToneSweeps) -> str:
     """The release of Speech Commands with as many recordings, or their number."""
     sizes = speech.train.size, speech.validation.size, speech.test.size
     return RELEASES.get(sizes, ", {:,} training, {:,} validation and {:,} test recordings".format(*sizes))

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import rankcode as rc
 from rankcode.cli.main import main
-from rankcode.engines import ENGINES, cpu
-from rankcode.engines import check as agreement
-from rankcode.engines.check import TOLERANCES, check_engines
+from rankcode.engines import ENGINES, agreement, cpu
+from rankcode.engines.agreement import TOLERANCES, check_engines
 
 
 @pytest.fixture
@@ -75,3 +75,35 @@ def test_products_run_in_the_precision_asked_for():
         assert not torch.backends.cudnn.allow_tf32
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     assert torch.backends.cudnn.allow_tf32 == before
+
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_every_engine_agrees_on_a_gpu():
+    found = list(check_engines("cuda"))
+    assert {each.engine for each in found} == {"stepwise", "whole", "triton"}
+    assert not [each for each in found if each.wrong]
+
+
+@pytest.mark.gpu
+@on_a_gpu
+@pytest.mark.parametrize("objective", [rc.AtSpike(0.8, beta=0.1), rc.UntilSpike(0.8), rc.AtEnd(), rc.EveryStep()])
+def test_the_reference_gives_the_same_on_a_gpu(objective):
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(3, 8), outputs=4).double()
+    with torch.no_grad():
+        network.readout.weight *= 10
+    inputs, labels, lengths = torch.randn(12, 9, 3).double(), torch.randint(4, (12,)), torch.randint(1, 10, (12,))
+    results = []
+    for device in ("cpu", "cuda"):
+        network.to(device).zero_grad()
+        batch = (part.to(device) for part in (inputs, labels, lengths))
+        loss, decision = objective(network, *batch, engine="reference")
+        loss.backward()
+        parts = [loss.detach(), decision.steps, decision.label, *(part.grad for part in network.parameters())]
+        results.append([part.cpu().clone() for part in parts])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-12)

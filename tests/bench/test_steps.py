@@ -3,7 +3,7 @@
 import pytest
 
 from rankcode.bench.cases import Case, Shape, runnable
-from rankcode.bench.measure import _is_rival, bench_table, measure, measure_stream
+from rankcode.bench.steps import _is_rival, bench_table, measure, measure_stream
 
 SMALL = Shape(batch_size=6, steps=8, input_size=3, hidden_size=4, readout_layer_size=5)
 

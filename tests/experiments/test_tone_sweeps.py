@@ -2,12 +2,12 @@
 
 import torch
 
-from rankcode.experiments.sweeps import Sweeps
+from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.metrics import Heard
 
 
 def test_the_stand_in_is_like_speech_commands():
-    task = Sweeps(rows=12)
+    task = ToneSweeps(rows=12)
     splits = [task.train, task.validation, task.test]
     assert [split.size for split in splits] == [12, 6, 6]
     assert all(isinstance(split, Heard) for split in splits)

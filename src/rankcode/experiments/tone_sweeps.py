@@ -19,7 +19,7 @@ CONTEXT = 10  # frames on either side of a step's own, as in Speech Commands
 
 
 @dataclass(frozen=True)
-class Sweeps(Splits[SoundRows]):
+class ToneSweeps(Splits[SoundRows]):
     """Is a tone in noise rising (on), falling (off) or steady (unknown)?"""
 
     rows: int = 240
@@ -27,7 +27,7 @@ class Sweeps(Splits[SoundRows]):
     augment: bool = False
     """Alter the training recordings."""
 
-    name: ClassVar[str] = "sweeps"
+    name: ClassVar[str] = "tone-sweeps"
     label_names: ClassVar[tuple[str, ...]] = ("on", "off", "unknown")
     num_classes: ClassVar[int] = 3
     input_shape: ClassVar[tuple[int, ...]] = ((2 * CONTEXT + 1) * LogMel().n_mels,)

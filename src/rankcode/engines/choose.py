@@ -1,0 +1,64 @@
+"""Which engine runs a network: the one asked for by name, or else the fastest that can."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn.utils import parametrize
+
+from rankcode.engines import cpu, reference, stepwise, triton, whole
+from rankcode.engines.run import Engine, Keep, Run, has_fused_step
+from rankcode.network import Network
+from rankcode.rules import Rule
+
+ENGINES: dict[str, Engine] = {
+    "reference": reference,
+    "stepwise": stepwise,
+    "whole": whole,
+    "cpu": cpu,
+    "triton": triton,
+}
+
+
+class Choice(NamedTuple):
+    name: str
+    reason: str
+    capturable: bool = False  # whether a run and its backward pass can be captured in a CUDA graph
+
+
+def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -> Choice:
+    """The engine that a run will use, and the reason."""
+    if engine != "auto":
+        if engine not in ENGINES:
+            raise ValueError(f"there is no engine {engine!r}: choose from auto, {', '.join(ENGINES)}")
+        if why_not := ENGINES[engine].can_run(network, inputs, rule):
+            raise ValueError(f"the engine {engine} cannot run this network: {why_not}")
+        return Choice(engine, "asked for by name", engine == "triton" and triton.can_capture(network, inputs, rule))
+    fused = "fused steps, and rows that have answered cost nothing"
+    if inputs.is_cuda:
+        why_not = triton.can_run(network, inputs, rule) or triton.slower(network, inputs)
+        if why_not is None:
+            return Choice("triton", fused, triton.can_capture(network, inputs, rule))
+        if has_fused_step(network) and whole.can_run(network, inputs, rule) is None:
+            reason = f"on a GPU PyTorch's own kernels are faster than a loop over steps; not triton: {why_not}"
+            return Choice("whole", reason)
+    if cpu.can_run(network, inputs, rule) is None:
+        return Choice("cpu", fused)
+    return Choice("stepwise", "runs any cell on any device")
+
+
+def run(
+    network: Network,
+    inputs: Tensor,
+    lengths: Tensor,
+    rule: Rule,
+    keep: Keep = "answer",
+    engine: str = "auto",
+    expected_steps: Tensor | None = None,
+) -> Run:
+    """Run a network until each row fires or ends. Inputs are not checked: see `rankcode.checks`. `expected_steps`
+    [rows], the steps at which rows will probably answer, makes some engines faster and never changes the result."""
+    chosen = ENGINES[choose(network, inputs, rule, engine).name]
+    with parametrize.cached():  # a parametrized weight is computed once per run, not at every step
+        return chosen.run(network, inputs, lengths, rule, keep, expected_steps)

@@ -1,0 +1,49 @@
+"""Which engine runs a network, and why."""
+
+import pytest
+import torch
+from torch import nn
+
+import rankcode as rc
+from rankcode.engines import Choice, choose, run, whole
+
+FUSED = Choice("cpu", "fused steps, and rows that have answered cost nothing")
+ANY = Choice("stepwise", "runs any cell on any device")
+INPUTS = torch.randn(2, 3, 4)
+
+
+def lstm(readout=None):
+    return rc.Network(rc.cells.LSTM(4, 5), 3, readout)
+
+
+def spiking():
+    return rc.Network(rc.cells.LIF(4, 3, emits="membranes"), 3)
+
+
+def test_engines_are_chosen_by_name():
+    for name in ("reference", "stepwise", "whole", "cpu"):
+        assert choose(lstm(), INPUTS, rc.Never(), name) == Choice(name, "asked for by name", capturable=False)
+    with pytest.raises(ValueError, match=r"no engine 'fast'.*reference, stepwise"):
+        rc.decide(lstm(), INPUTS, engine="fast")
+
+
+@pytest.mark.parametrize("engine", ["cpu", "triton"])
+def test_an_engine_that_cannot_run_a_network_says_why(engine):
+    if engine == "triton":
+        pytest.importorskip("triton")
+    with pytest.raises(ValueError, match=f"^the engine {engine} cannot run this network: LIF has no fused step$"):
+        run(spiking(), INPUTS, torch.tensor([3, 3]), rc.Never(), "answer", engine)
+
+
+@pytest.mark.parametrize("rule", [rc.Threshold(0.9), rc.FireAt(2), rc.Never(), rc.Patience(rc.Threshold(0.9), 2)])
+def test_on_a_cpu_fused_steps_run_what_has_them(rule):
+    dropout = lstm(nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.1)))
+    assert choose(lstm(), INPUTS, rule) == choose(dropout, INPUTS, rule) == FUSED
+    assert choose(spiking(), INPUTS, rule) == ANY
+    hooked = lstm()
+    hooked.cell.register_forward_hook(lambda *_: None)  # which a fused step would not call
+    assert choose(hooked, INPUTS, rule) == ANY
+    with torch.autocast("cpu", torch.bfloat16):
+        assert choose(lstm(), INPUTS, rule) == ANY
+        assert "float32" in (whole.can_run(lstm(), INPUTS, rule) or "")
+    assert whole.can_run(lstm(), INPUTS, rule) is None
