@@ -193,9 +193,9 @@ def test_arrays_of_one_value_a_step_and_splits_that_are_given():
     [
         (np.zeros((4, 3)), [0, 1], "y of the train split must be"),
         (np.zeros(4), [0, 1, 0, 1], "X of the train split must be"),
-        ([np.zeros((3, 2)), np.zeros((3, 1))], [0, 1], "differ in channels"),
+        ([np.zeros((3, 2)), np.zeros((3, 1))], [0, 1], "1 channels, not 2"),
         ([["a"], ["b"]], [0, 1], "must be numbers"),
-        ([], [], "must be numbers"),
+        ([], [], "no rows"),
         (np.zeros((4, 3)), [0.5, 1, 0, 1], "label 0.5"),
     ],
 )

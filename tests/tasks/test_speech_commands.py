@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import rankcode as rc
-from rankcode.tasks.speech_commands import KEYWORDS, NOISE, SpeechCommands, split_by_speaker
+from rankcode.tasks.sound_collection import NOISE
+from rankcode.tasks.speech_commands import KEYWORDS, SpeechCommands, split_by_speaker
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "speech_commands_v0.01"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the recordings of Speech Commands v0.01 are not here")

@@ -18,7 +18,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def drawn(task):
-    return task.draw(ROWS, seeded("cpu", 2022))
+    return task.draw_with_std(ROWS, seeded("cpu", 2022))
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def test_sequences_have_the_mean_and_noise_they_should(drawn):
 
 
 def test_same_seed_same_rows(task):
-    first, sigma = task.draw(50, seeded("cpu", 1))
-    again, sigma_again = task.draw(50, seeded("cpu", 1))
+    first, sigma = task.draw_with_std(50, seeded("cpu", 1))
+    again, sigma_again = task.draw_with_std(50, seeded("cpu", 1))
     assert torch.equal(first.inputs, again.inputs) and torch.equal(sigma, sigma_again)
     validation, test = (next(iter(source.scan(64, "cpu"))).inputs for source in (task.validation, task.test))
     assert not torch.equal(validation, test)

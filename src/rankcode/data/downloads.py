@@ -7,17 +7,16 @@ simply started again.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import shutil
 import tarfile
 import time
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from rankcode.progress import Progress
@@ -40,7 +39,6 @@ class PublishedFile:
     addresses: tuple[str, ...]
     size: int
     sha256: str
-    content_sha256: str = ""  # of the content of a .gz: a copy that was compressed again is accepted too
 
 
 @dataclass(frozen=True)
@@ -52,52 +50,31 @@ class DataSet:
     recordings: int = 0  # .wav files in the folders of the archive
 
 
-def _digits(name: str, size: int, sha256: str, content_sha256: str) -> PublishedFile:
-    # The mirrors come first: the publisher's own server refuses most requests.
-    places = (
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "https://storage.googleapis.com/cvdf-datasets/mnist",
-        "http://yann.lecun.com/exdb/mnist",
-    )
-    return PublishedFile(name, tuple(f"{place}/{name}" for place in places), size, sha256, content_sha256)
+MNIST_PLACES = (  # mirrors first: the publisher's own server refuses most requests
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
+    "http://yann.lecun.com/exdb/mnist",
+)
+MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    "train-labels-idx1-ubyte.gz": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    "t10k-images-idx3-ubyte.gz": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    "t10k-labels-idx1-ubyte.gz": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+}
+SPEECH_PLACES = ("https://storage.googleapis.com/download.tensorflow.org/data", "http://download.tensorflow.org/data")
+
+
+def _at(places: tuple[str, ...], name: str, size: int, sha256: str) -> PublishedFile:
+    return PublishedFile(name, tuple(f"{place}/{name}" for place in places), size, sha256)
 
 
 def _speech(version: str, size: int, sha256: str, recordings: int) -> DataSet:
-    name = f"speech_commands_{version}.tar.gz"
-    places = ("https://storage.googleapis.com/download.tensorflow.org/data", "http://download.tensorflow.org/data")
-    file = PublishedFile(name, tuple(f"{place}/{name}" for place in places), size, sha256)
+    file = _at(SPEECH_PLACES, f"speech_commands_{version}.tar.gz", size, sha256)
     return DataSet((file,), ("validation_list.txt", "testing_list.txt", "_background_noise_"), recordings)
 
 
 DATA_SETS = {
-    "mnist": DataSet(
-        (
-            _digits(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            ),
-            _digits(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            ),
-            _digits(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            ),
-            _digits(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-        )
-    ),
+    "mnist": DataSet(tuple(_at(MNIST_PLACES, name, *about) for name, about in MNIST_FILES.items())),
     "speech-commands": _speech(
         "v0.01", 1_489_096_277, "743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7faeec31780d811d", 64_727
     ),
@@ -120,21 +97,15 @@ def download(name: str, to: str | Path | None = None, progress: bool = True) -> 
     if name not in DATA_SETS:
         raise ValueError(f"there is no data set {name!r} to download: name one of {', '.join(DATA_SETS)}")
     folder = (data_folder() / name if to is None else Path(to).expanduser()).resolve()
-    if DATA_SETS[name].contains:
-        _have_archive(DATA_SETS[name], folder, progress)
+    data_set = DATA_SETS[name]
+    if data_set.contains:
+        _have_archive(data_set, folder, progress)
     else:
-        _have_files(DATA_SETS[name], folder, progress)
+        missing = [file for file in data_set.files if not _is_whole(folder / file.name, file)]
+        for number, file in enumerate(missing):
+            names = ", ".join(other.name for other in missing[number:])
+            _fetch(file, folder / file.name, f"put {names} into {folder}", progress)
     return folder
-
-
-def _have_files(data_set: DataSet, folder: Path, progress: bool) -> None:
-    missing = [file for file in data_set.files if not _is_whole(folder / file.name, file)]
-    for number, file in enumerate(missing):
-        names = ", ".join(
-            f"{other.name} (the one there is damaged)" if (folder / other.name).exists() else other.name
-            for other in missing[number:]
-        )
-        _fetch(file, folder / file.name, f"put {names} into {folder}", progress)
 
 
 def _have_archive(data_set: DataSet, folder: Path, progress: bool) -> None:
@@ -142,16 +113,15 @@ def _have_archive(data_set: DataSet, folder: Path, progress: bool) -> None:
     workplace = folder.with_name(f"{folder.name}.part")
     archive, unpacked = workplace / file.name, workplace / "unpacked"
     if not _is_unpacked(folder, data_set):
-        if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
+        if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(
                 f"{folder} is neither empty nor all of {file.name}: empty it or name another folder to download to"
             )
         if not _is_whole(archive, file):
             _fetch(file, archive, f"unpack {file.name} into {folder}", progress)
+        shutil.rmtree(unpacked, ignore_errors=True)  # the remains of a killed run
         try:
             _unpack(archive, unpacked, progress)
-            if not _is_unpacked(unpacked, data_set):
-                raise DownloadError(f"{archive} does not hold all of its recordings: delete it and download again")
             if folder.exists():
                 folder.rmdir()  # it is empty, and Windows does not rename over a folder
             unpacked.rename(folder)
@@ -166,134 +136,80 @@ def _fetch(file: PublishedFile, path: Path, by_hand: str, progress: bool) -> Non
     part = path.with_name(f"{path.name}.part")
     reasons = []
     for address in file.addresses:
-        try:
-            _fetch_from(address, file, part, progress)
-        except _AddressFailed as error:
-            reasons.append(f"{address}: {error}")
-        else:
-            os.replace(part, path)
-            return
+        begun_with, reason = _size(part), ""
+        for attempt in range(TRIES):
+            time.sleep(PAUSE * attempt)
+            try:
+                _receive(address, file, part, progress)
+                os.replace(part, path)
+                return
+            except _Failed as error:
+                reason = str(error)
+            if _size(part) <= begun_with:  # nothing was received, or it was wrong
+                break
+        reasons.append(f"{address}: {reason}")
     have = _size(part)
     again = f"download again, which goes on from {_amount(have)} of {_amount(file.size)}, or " if have else ""
     raise DownloadError(f"cannot download {file.name} ({'; '.join(reasons)}): {again}{by_hand}")
 
 
-class _AddressFailed(Exception):  # noqa: N818 (never shown to the user)
-    """The file cannot be downloaded from this address."""
+class _Failed(Exception):  # noqa: N818 (never shown to the user)
+    """The connection was interrupted, or the address has another file."""
 
 
-class _Cut(Exception):  # noqa: N818
-    """The connection was interrupted; the next may resume it."""
-
-
-def _fetch_from(address: str, file: PublishedFile, part: Path, progress: bool) -> None:
-    """Receive the complete file, with the right checksum, in `part`."""
-    while True:
-        begun_before = _size(part) > 0
-        _receive_all(address, file, part, progress)
-        found = _sha256(part)
-        if found == file.sha256:
-            return
-        part.unlink()
-        if not begun_before:  # otherwise the bytes that were there may be wrong: try again from the beginning
-            raise _AddressFailed(f"sha256 {found}, expected {file.sha256}")
-
-
-def _receive_all(address: str, file: PublishedFile, part: Path, progress: bool) -> None:
-    """Receive until `part` has the size of the file, over as many as TRIES connections."""
-    begun_with, reason = _size(part), ""
-    for number in range(TRIES):
-        if _size(part) >= file.size:
-            return
-        if number:
-            time.sleep(PAUSE * number)
-        try:
-            _receive(address, file, part, progress)
-            return
-        except _Cut as cut:
-            if _size(part) == begun_with:  # no byte was received
-                raise _AddressFailed(str(cut)) from None
-            reason = str(cut)
-    raise _AddressFailed(f"cut off {TRIES} times, last: {reason}")
+@contextmanager
+def _network() -> Iterator[None]:
+    """Errors of the connection, but not of the disk, as _Failed."""
+    try:
+        yield
+    except (OSError, HTTPException) as error:
+        raise _Failed(str(error) or type(error).__name__) from None
 
 
 def _receive(address: str, file: PublishedFile, part: Path, progress: bool) -> None:
-    """Receive the missing bytes over one connection; the whole file if the server cannot send a part."""
-    have = _size(part)
-    with _open(address, have) as response:
-        done = have if response.status == 206 else 0
-        # Checked before the first byte, so that the page of a login screen does not overwrite the bytes received.
-        total = _total(response, done)
-        if total is not None and total != file.size:
-            raise _AddressFailed(f"{total:,} bytes, expected {file.size:,}")
-        with open(part, "ab" if done else "wb") as out, Progress(file.size, progress, done) as bar:
-            while done < file.size:
-                try:
-                    chunk = response.read1(min(CHUNK, file.size - done))
-                except (OSError, HTTPException) as error:
-                    raise _Cut(_reason(error)) from None
-                if not chunk:
-                    raise _Cut(f"ended after {done:,} of {file.size:,} bytes")
-                out.write(chunk)
-                done += len(chunk)
-                if bar.due(done):
-                    bar.show(done, f"{file.name}  {_amount(done)} of {_amount(file.size)}")
-
-
-def _open(address: str, have: int):
-    headers = {"User-Agent": "rankcode"} | ({"Range": f"bytes={have}-"} if have else {})
-    try:
-        return urlopen(Request(address, headers=headers), timeout=TIMEOUT)
-    except HTTPError as error:
-        error.close()
-        if error.code == 416 and have:
-            return _open(address, 0)
-        raise _AddressFailed(f"HTTP {error.code} {error.reason}") from None
-    except (OSError, HTTPException) as error:
-        raise _Cut(_reason(error)) from None
-
-
-def _total(response, start: int) -> int | None:
-    """The size of the whole file that the server announces; None if it does not."""
-    if response.status != 206:
-        length = response.headers.get("Content-Length", "")
-        return int(length) if length.isdecimal() else None
-    sent = response.headers.get("Content-Range", "")  # bytes 100-199/200
-    if not sent.startswith(f"bytes {start}-"):
-        raise _AddressFailed(f"sent {sent or 'an unnamed part'}, not the bytes from {start} on")
-    total = sent.rpartition("/")[2]
-    return int(total) if total.isdecimal() else None
+    """Receive the missing bytes over one connection, all of them if the server cannot send a part, and check them."""
+    done = _size(part)
+    if done < file.size:
+        request = Request(address, headers={"User-Agent": "rankcode", "Range": f"bytes={done}-"})
+        with _network():
+            response = urlopen(request, timeout=TIMEOUT)
+        with response:
+            done = done if response.status == 206 else 0
+            # Checked before the first byte, so that the page of a login screen does not overwrite the bytes received.
+            announced, expected = response.headers.get("Content-Length"), file.size - done
+            if announced not in (None, str(expected)):
+                raise _Failed(f"{announced} bytes announced, {expected} expected")
+            with open(part, "ab" if done else "wb") as out, Progress(file.size, progress, done) as bar:
+                while done < file.size:
+                    with _network():
+                        chunk = response.read1(min(CHUNK, file.size - done))
+                    if not chunk:
+                        raise _Failed(f"ended after {done:,} of {file.size:,} bytes")
+                    out.write(chunk)
+                    done += len(chunk)
+                    if bar.due(done):
+                        bar.show(done, f"{file.name}  {_amount(done)} of {_amount(file.size)}")
+    if (found := _sha256(part)) != file.sha256:
+        part.unlink()
+        raise _Failed(f"sha256 {found}, expected {file.sha256}")
 
 
 def _unpack(archive: Path, folder: Path, progress: bool) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # the remains of a killed run
     size, number = _size(archive), 0
-    try:
-        with open(archive, "rb") as packed, Progress(size, progress) as bar:
-            with tarfile.open(fileobj=packed, mode="r:gz") as members:
-                # Set here because extract() of Python 3.11.3 has no such argument; the checksum was right anyway.
-                members.extraction_filter = getattr(tarfile, "data_filter", None)
-                for number, member in enumerate(members, 1):
-                    members.extract(member, folder)
-                    done = min(packed.tell(), size - 1)  # reading is ahead of unpacking, which is not done yet
-                    if bar.due(done):
-                        bar.show(done, f"unpacking {archive.name}  {number:,} files")
-            bar.show(size, f"unpacking {archive.name}  {number:,} files")
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise DownloadError(f"cannot unpack {archive} ({_reason(error)}): delete it and download again") from None
+    with open(archive, "rb") as packed, Progress(size, progress) as bar:
+        with tarfile.open(fileobj=packed, mode="r:gz") as members:
+            # Set here because extract() of Python 3.11.3 has no such argument.
+            members.extraction_filter = getattr(tarfile, "data_filter", None)
+            for number, member in enumerate(members, 1):
+                members.extract(member, folder)
+                done = min(packed.tell(), size - 1)  # reading is ahead of unpacking, which is not done yet
+                if bar.due(done):
+                    bar.show(done, f"unpacking {archive.name}  {number:,} files")
+        bar.show(size, f"unpacking {archive.name}  {number:,} files")
 
 
 def _is_whole(path: Path, file: PublishedFile) -> bool:
-    if not path.is_file():
-        return False
-    if _sha256(path) == file.sha256:
-        return True
-    if not file.content_sha256:
-        return False
-    try:
-        return _sha256(path, unzipped=True) == file.content_sha256
-    except (gzip.BadGzipFile, zlib.error, EOFError):
-        return False
+    return path.is_file() and _sha256(path) == file.sha256
 
 
 def _is_unpacked(folder: Path, data_set: DataSet) -> bool:
@@ -302,8 +218,8 @@ def _is_unpacked(folder: Path, data_set: DataSet) -> bool:
     )
 
 
-def _sha256(path: Path, unzipped: bool = False) -> str:
-    with gzip.open(path) if unzipped else open(path, "rb") as file:
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -317,10 +233,3 @@ def _amount(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.{places}f} {name}"
     return f"{size / 1000:.1f} kB"
-
-
-def _reason(error: BaseException) -> str:
-    """The reason of an error in one line, without urllib's wrapping."""
-    inner = getattr(error, "reason", error)
-    text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
-    return " ".join(str(text).split())

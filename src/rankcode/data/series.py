@@ -1,4 +1,4 @@
-"""Labelled time series in memory, and the checks that every row passes, whatever file it comes from."""
+"""Labelled time series in memory, from rows of a file or from arrays, and the checks that every row passes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rankcode.data.arrays import as_array
 from rankcode.data.sources import BadData
 
 Layout = Literal["auto", "steps-first", "channels-first"]
+ARRAYS = "arrays"  # stands for the path of data that was given as arrays
 LARGEST = np.finfo(np.float32).max
+SUSPICIOUS = 5  # times as many values as steps: more likely [rows, channels, steps] than [rows, steps, channels]
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,70 @@ def collect(
     if whole is not None and lengths.sum() == whole.shape[0] * whole.shape[1]:
         return Series(as_floats(whole).reshape(-1, whole.shape[2]), lengths, labels, places)
     return Series(np.concatenate(values), lengths, labels, places)
+
+
+def series_of(
+    X: Any,  # noqa: N803
+    y: Any,
+    lengths: Any = None,
+    split: str = "train",
+    options: Options = Options(),  # noqa: B008 (it cannot be changed)
+    path: Path = Path(ARRAYS),
+) -> Series:
+    """Series from arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths."""
+    listed = isinstance(X, list | tuple)
+    try:
+        rows: Any = [as_array(row) for row in X] if listed else np.atleast_1d(as_array(X))
+        labels, lengths = as_array(y), None if lengths is None else as_array(lengths)
+    except ValueError as error:
+        raise BadData(f"{path}, X and y of the {split} split: {error}") from None
+    labels, size = labels.astype(str) if labels.dtype == object else labels, len(rows)
+
+    def check(name: str, array: np.ndarray, kinds: str, shape_fits: bool, form: str) -> None:
+        if not (shape_fits and array.dtype.kind in kinds):
+            found = f"{array.dtype} {list(array.shape)}"
+            raise BadData(f"{path}: {name} of the {split} split must be {form}, not {found}")
+
+    if not listed:
+        check("X", rows, "biuf", rows.ndim in (2, 3), "numbers [rows, steps] or [rows, steps, channels]")
+    for number, row in enumerate(rows if listed else ()):
+        check(f"X[{number}]", row, "biuf", row.ndim in (1, 2), "numbers [steps] or [steps, channels]")
+    check("y", labels, "biufUS", labels.shape == (size,), f"integers or strings [{size}]")
+    if lengths is not None:
+        check("lengths", lengths, "iu", lengths.shape == (size,), f"integers [{size}]")
+    rows = _steps_first(rows, options, f"{path}: X of the {split} split")
+
+    def parse(row: int) -> tuple[np.ndarray, str]:
+        values, label = rows[row], labels[row].item()
+        if isinstance(label, float) and not (np.isnan(label) or label.is_integer()):
+            raise BadData(f"its label {label} is not a whole number")
+        if lengths is not None:
+            if not 1 <= lengths[row] <= len(values):
+                raise BadData(f"its length {lengths[row]} is not within 1…{len(values)}")
+            values = values[: lengths[row]]
+        return values, label.decode(errors="replace") if isinstance(label, bytes) else str(label)
+
+    numbered = ((f"X[{row}] of {split}", row) for row in range(size))
+    padded = lengths is None and not listed
+    return collect(path, numbered, parse, options.left_out, padded=padded, whole=None if listed else rows)
+
+
+def _steps_first(rows: Any, options: Options, what: str) -> Any:
+    """An array [rows, steps, channels], or a list of rows [steps, channels], in whichever layout the rows are."""
+    listed = isinstance(rows, list)
+    shapes = {row.shape for row in rows if row.ndim == 2} if listed else {rows.shape[1:]} if rows.ndim == 3 else set()
+    turned = options.layout == "channels-first"
+    if options.channels is not None:
+        turned = all(steps == options.channels != values for steps, values in shapes)
+    elif options.layout == "auto" and shapes and all(steps * SUSPICIOUS <= values for steps, values in shapes):
+        steps, values = shapes.pop()
+        raise BadData(
+            f"{what} has {steps} step{'s' * (steps > 1)} of {values} values if it is [rows, steps, channels]: if it is "
+            f'[rows, channels, steps], give layout="channels-first", otherwise layout="steps-first"'
+        )
+    if listed:
+        return [row[:, None] if row.ndim == 1 else row.T if turned else row for row in rows]
+    return rows[:, :, None] if rows.ndim == 2 else rows.transpose(0, 2, 1) if turned else rows
 
 
 def _checked(row: np.ndarray, padded: bool) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Data files of labelled time series: finding the splits of a set, and reading them.
+"""Files of labelled time series: finding the splits of a set, and reading them in whichever format they have.
 
-.ts, .tsv and .arff are the formats of the UCR and UEA archives, .npz holds arrays made in Python. A file that cannot
-be read at all is an error. A bad row is an error, or it is left out and listed, as the caller chooses. Where rows
-cannot differ in width (in all formats but .ts), steps missing at the end of a row mean that the row is shorter.
+A file that cannot be read at all is an error. A bad row is an error, or it is left out and listed, as the caller
+chooses. Where rows cannot differ in width (in all formats but .ts), steps missing at the end of a row mean that the row
+is shorter.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankcode.data.npz_files import SPLITS, read_npz
 from rankcode.data.series import Options, Series
-from rankcode.data.sources import BadData
-from rankcode.data.text_formats import read_arff, read_ts, read_tsv
+from rankcode.data.series_formats import READERS
+from rankcode.data.sources import SPLIT_NAMES, SPLITS, BadData
 
-READERS = {".ts": read_ts, ".tsv": read_tsv, ".arff": read_arff, ".npz": read_npz}
-FORMATS = tuple(READERS)  # if a folder holds a set in several formats, the first of these is read
+FORMATS = tuple(READERS)
 
 
 def is_series(path: str | Path) -> bool:
@@ -29,22 +27,19 @@ def is_series(path: str | Path) -> bool:
 
 
 def read_series(path: str | Path, options: Options, alone: bool = False) -> dict[str, Series]:
-    """The splits in a file or a folder: always 'train', and 'validation' and 'test' where they are given.
-
-    `alone`: read one file without the other splits beside it.
-    """
+    """The splits in a file or a folder. `alone`: read one file without the other splits beside it."""
     found: dict[str, Series] = {}
     try:
         for split, file in _split_files(Path(path), alone).items():
-            for inside, series in _read(file, options).items():
+            for inside, series in READERS[file.suffix.lower()](file, options).items():
                 name = split if inside == "train" else inside  # the name of a file says which split it holds
                 if name in found:
                     raise BadData(f"{file}: the {name} split is given twice")
                 found[name] = series
+    except MemoryError:
+        raise MemoryError(f"{path} does not fit into the memory there is: read a part of it") from None
     except OSError as error:
         raise BadData(f"{error.filename or path}: {error.strerror or error}") from None
-    if "train" not in found:
-        raise BadData(f"{path}: it has no series to train on")
     widths = {name: series.values.shape[1] for name, series in found.items()}
     if len(set(widths.values())) > 1:
         raise BadData(f"{path}: the splits differ in channels: {', '.join(f'{n} {c}' for n, c in widths.items())}")
@@ -54,21 +49,12 @@ def read_series(path: str | Path, options: Options, alone: bool = False) -> dict
 def read_rows(path: str | Path, options: Options) -> list[tuple[str, np.ndarray]]:
     """The rows of a file or folder to predict on, each with its place: 'row 3', or 'test, row 3' if there are several
     splits. An .npz and a .ts need no labels."""
-    path, options = Path(path), options._replace(labelled=False)
-    unlabelled = path.suffix.lower() in (".ts", ".npz") and path.is_file()
-    splits = _read(path, options) if unlabelled else read_series(path, options, alone=True)
+    splits = read_series(path, options._replace(labelled=False), alone=True)
     return [
         (f"row {place}" if len(splits) == 1 else f"{split}, row {place}", values)
         for split, series in splits.items()
         for place, values in zip(series.places, series.rows(), strict=True)
     ]
-
-
-def _read(file: Path, options: Options) -> dict[str, Series]:
-    try:
-        return READERS[file.suffix.lower()](file, options)
-    except MemoryError:
-        raise MemoryError(f"{file} does not fit into the memory there is: read a part of it") from None
 
 
 # Which files
@@ -82,8 +68,8 @@ class DataFile(NamedTuple):
 
 
 def _data_file(path: Path) -> DataFile:
-    found = re.fullmatch(rf"(.+)_({'|'.join(SPLITS)})", path.stem, re.IGNORECASE)
-    name, split = (found[1], SPLITS[found[2].lower()]) if found else (path.stem, None)
+    found = re.fullmatch(rf"(.+)_({'|'.join(SPLIT_NAMES)})", path.stem, re.IGNORECASE)
+    name, split = (found[1], SPLIT_NAMES[found[2].lower()]) if found else (path.stem, None)
     return DataFile(path, path.suffix.lower(), name.casefold(), split)
 
 

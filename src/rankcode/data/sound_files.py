@@ -6,6 +6,7 @@ in memory as a whole: `sound_blocks` yields a few seconds at a time.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from rankcode.data.regular_files import open_regular, size_of
+from rankcode.data.open_file import open_file
 from rankcode.data.sources import BadData
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
@@ -38,11 +39,8 @@ def sound_files(folder: Path) -> list[str]:
 
 def sound_blocks(path: str | Path, rate: int = 16_000) -> Iterator[np.ndarray]:
     """The samples of a file in blocks: float32 in −1…1, channels averaged, at `rate` samples a second."""
-    with open_regular(path) as file:
-        if size_of(file) == 0:
-            raise BadData(f"{path} is empty")
-        samples = _samples(file, path)
-        own_rate, blocks = samples.rate, samples.blocks
+    with open_file(path) as file:
+        own_rate, blocks = _blocks_of(file, path)
         if not MIN_SAMPLE_RATE <= own_rate <= MAX_SAMPLE_RATE:
             raise BadData(f"{path} cannot be right: {own_rate:,} samples a second")
         total = 0
@@ -57,31 +55,27 @@ def sound_blocks(path: str | Path, rate: int = 16_000) -> Iterator[np.ndarray]:
             raise BadData(f"{path} holds no samples")
 
 
-class _Samples(NamedTuple):
-    rate: int
-    blocks: Iterator[np.ndarray]
-
-
 class _Chunk(NamedTuple):
     """Where the samples of a file are, as its header announces them."""
 
     start: int
     length: int | None  # bytes; None: the header does not say
-    form: tuple[int, ...] | None = None  # of a WAV: format, channels, rate, bytes a second, block, bits
+    form: tuple[int, ...] = ()  # of a WAV: format, channels, rate, bytes a second, block, bits
 
 
-def _samples(file: BinaryIO, path: str | Path) -> _Samples:
-    size = size_of(file)
-    chunk = _sound_chunk(file, size)
-    if chunk is not None and chunk.length is not None and chunk.start + chunk.length > size:
-        there = max(0, size - chunk.start)
-        raise BadData(f"{path} is cut short: {chunk.length:,} bytes of sound announced, {there:,} there")
+def _blocks_of(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndarray]]:
+    """The sample rate of a file, and its samples in blocks."""
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise BadData(f"{path} is empty")
+    start, length, form = _sound_chunk(file) or _Chunk(0, None)
+    if length is not None and start + length > size:
+        raise BadData(f"{path} is cut short: {length:,} bytes of sound announced, {max(0, size - start):,} there")
     if _lacks_last_page(file, size):
         raise BadData(f"{path} is cut short: it has no last page")
     # A WAV of 16-bit samples in one channel, by far the most common file, needs no package.
-    if chunk is not None and chunk.form is not None and (chunk.form[0], chunk.form[1], chunk.form[5]) == (1, 1, 16):
-        length = size - chunk.start if chunk.length is None else chunk.length
-        return _Samples(chunk.form[2], _plain_blocks(file, chunk.start, length // 2))
+    if form and (form[0], form[1], form[5]) == (1, 1, 16):
+        return form[2], _plain_blocks(file, start, (size - start if length is None else length) // 2)
     return _any_format(file, path)
 
 
@@ -92,7 +86,7 @@ def _plain_blocks(file: BinaryIO, start: int, count: int) -> Iterator[np.ndarray
         yield np.frombuffer(content, "<i2").astype(np.float32) / 32768
 
 
-def _any_format(file: BinaryIO, path: str | Path) -> _Samples:
+def _any_format(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndarray]]:
     try:
         import soundfile
     except ImportError:
@@ -120,7 +114,7 @@ def _any_format(file: BinaryIO, path: str | Path) -> _Samples:
             if total < sound.frames < 2**62 and sound.format != "MP3":
                 raise BadData(f"{path} is cut short: {sound.frames:,} samples announced, {total:,} there")
 
-    return _Samples(sound.samplerate, blocks())
+    return sound.samplerate, blocks()
 
 
 def _resampled(blocks: Iterator[np.ndarray], own_rate: int, rate: int) -> Iterator[np.ndarray]:
@@ -141,23 +135,23 @@ def _resampled(blocks: Iterator[np.ndarray], own_rate: int, rate: int) -> Iterat
 # What headers announce: libsndfile reads what there is of a file that was cut short, without an error
 
 
-def _sound_chunk(file: BinaryIO, size: int) -> _Chunk | None:
+def _sound_chunk(file: BinaryIO) -> _Chunk | None:
     """The samples of a WAV, AIFF, AU or MP3 file; None where the header of the file does not say."""
     file.seek(0)
     start = file.read(12)
     if start[:4] in (b"RIFF", b"RF64") and start[8:] == b"WAVE":
-        return _chunk_named(b"data", file, size, "<", streamed=start[4:8] == bytes(4))
+        return _chunk_named(b"data", file, "<", streamed=start[4:8] == bytes(4))
     if start[:4] == b"FORM" and start[8:] in (b"AIFF", b"AIFC"):
-        return _chunk_named(b"SSND", file, size, ">", streamed=False)
+        return _chunk_named(b"SSND", file, ">", streamed=False)
     if start[:4] == b".snd" and len(start) == 12:
         offset, length = struct.unpack(">II", start[4:])
         return _Chunk(offset, None if length >= UNKNOWN_LENGTH else length)
     return _mp3_stream(file, start)
 
 
-def _chunk_named(wanted: bytes, file: BinaryIO, size: int, order: str, streamed: bool) -> _Chunk | None:
-    """The chunk of this name. `streamed`: the file says that it was written to a pipe."""
-    form, long_length, at = None, None, 12
+def _chunk_named(wanted: bytes, file: BinaryIO, order: str, streamed: bool) -> _Chunk | None:
+    """The chunk of this name. `streamed`: the file announces that it was written to a pipe."""
+    form, long_length, at = (), None, 12
     for _ in range(MAX_CHUNKS):
         file.seek(at)
         head = file.read(8 + 24)

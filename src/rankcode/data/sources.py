@@ -19,6 +19,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from rankcode.data.arrays import as_tensor
 
+SPLITS = ("train", "validation", "test")
+SPLIT_NAMES = {split: split for split in SPLITS}  # as they may be written in the names of files, folders and arrays
+SPLIT_NAMES |= dict(training="train", valid="validation", val="validation", dev="validation", testing="test")
+
 Device = torch.device | str
 Encode = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 Augment = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]

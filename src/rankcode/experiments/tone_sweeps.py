@@ -11,15 +11,14 @@ import numpy as np
 import torch
 
 from rankcode.data.feature_cache import Frames
-from rankcode.front_ends.audio import Audio, LogMel
-from rankcode.tasks.sound_collection import SoundCollection, SoundRows
-from rankcode.tasks.splits import Splits
+from rankcode.front_ends.audio import LogMel
+from rankcode.tasks.sound_collection import SoundCollection, SoundSplits
 
 CONTEXT = 10  # frames on either side of a step's own, as in Speech Commands
 
 
 @dataclass(frozen=True)
-class ToneSweeps(Splits[SoundRows]):
+class ToneSweeps(SoundSplits):
     """Is a tone in noise rising (on), falling (off) or steady (unknown)?"""
 
     rows: int = 240
@@ -52,12 +51,3 @@ class ToneSweeps(Splits[SoundRows]):
         names = np.array([f"{word}/{number}.wav" for number, word in enumerate(words)])
         settings = {"log_mel": asdict(log_mel), "context": CONTEXT}
         return SoundCollection(Frames(torch.cat(frames), lengths, samples, names, words, splits, settings))
-
-    @cached_property
-    def front_end(self) -> Audio:
-        return self.sound.front_end(np.flatnonzero(self.sound.splits == "train"))
-
-    def _split(self, split: str, augment: bool = False) -> SoundRows:
-        index = np.flatnonzero(self.sound.splits == split)
-        labels = [self.label_names.index(word) for word in self.sound.labels[index]]
-        return self.sound.rows(index, labels, self.front_end, augment)

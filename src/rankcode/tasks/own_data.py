@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from rankcode.data.feature_cache import is_cache
-from rankcode.data.npz_files import ARRAYS, series_of
-from rankcode.data.series import Layout, Options
+from rankcode.data.series import ARRAYS, Layout, Options, series_of
 from rankcode.data.series_files import is_series, read_series
 from rankcode.data.sound_files import folders, sound_files
 from rankcode.data.sources import BadData, Packed

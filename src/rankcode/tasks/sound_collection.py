@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,14 +15,13 @@ from torch import Tensor
 
 from rankcode.data.feature_cache import Frames, Recording, cached_frames, is_cache, open_cache
 from rankcode.data.sound_files import folders, sound_files
-from rankcode.data.sources import Packed, digest, steps_of
+from rankcode.data.sources import SPLIT_NAMES, BadData, Packed, digest, steps_of
 from rankcode.front_ends.audio import Audio, LogMel
 from rankcode.tasks.speech_augmentation import SpeechAugmentation
+from rankcode.tasks.splits import Splits
 
 NOISE = "_background_noise_"  # the folder of background noise, which is no class
 LISTS = {"validation": "validation_list.txt", "test": "testing_list.txt"}  # the names in Speech Commands
-SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test", "validation": "validation"}
-SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation"}
 
 
 class SoundRows(Packed):
@@ -93,26 +95,52 @@ class SoundCollection:
         return SpeechAugmentation(front_end.mean, torch.cat(noise) if noise else None)
 
 
-def recordings_by_class(folder: Path) -> Iterator[Recording]:
-    """Recordings in a folder for each class, which may stand in a folder for each split; in order of name.
+class SoundSplits(Splits[SoundRows]):
+    """The splits of one collection. A recording whose label is no class's name belongs to the last class."""
 
-    Lists of validation and test files as in Speech Commands are respected.
+    name: ClassVar[str]
+    label_names: ClassVar[tuple[str, ...]]
+
+    @cached_property
+    @abstractmethod
+    def sound(self) -> SoundCollection: ...
+
+    @cached_property
+    def front_end(self) -> Audio:
+        return self.sound.front_end(self._index("train"))
+
+    def _index(self, split: str) -> np.ndarray:
+        index = np.flatnonzero(self.sound.splits == split)
+        if len(index) == 0:
+            raise BadData(f"the data of {self.name} has no recording for the {split} split")
+        return index
+
+    def _split(self, split: str, augment: bool = False) -> SoundRows:
+        index = self._index(split)
+        number = {word: label for label, word in enumerate(self.label_names)}
+        labels = [number.get(word, len(number) - 1) for word in self.sound.labels[index]]
+        return self.sound.rows(index, labels, self.front_end, augment)
+
+
+def recordings_by_class(folder: Path) -> Iterator[Recording]:
+    """Recordings in a folder for each class, which may be in a folder for each split; in order of name.
+
+    The split comes from the folders, from lists of validation and test files as in Speech Commands, or is ''.
     """
-    listed = listed_splits(folder)
-    inside = folders(folder)
-    given = {SPLITS.get(path.name.lower()) for path in inside if path.name != NOISE}
-    if "train" in given and None not in given:
-        for split in inside:
-            for word in [split] if split.name == NOISE else folders(split):
-                for name in sound_files(word):
-                    own = NOISE if word.name == NOISE else SPLITS[split.name.lower()]
-                    yield Recording((word.relative_to(folder) / name).as_posix(), word.name, own)
-        return
-    for word in inside:
-        for path in sound_files(word):
-            name = f"{word.name}/{path}"
-            split = NOISE if word.name == NOISE else "" if listed is None else listed.get(name, "train")
-            yield Recording(name, word.name, split)
+    inside, listed = folders(folder), listed_splits(folder)
+    given = {SPLIT_NAMES.get(path.name.lower()) for path in inside if path.name != NOISE}
+    by_split = "train" in given and None not in given
+    for outer in inside:
+        for word in folders(outer) if by_split and outer.name != NOISE else [outer]:
+            for file in sound_files(word):
+                name = (word.relative_to(folder) / file).as_posix()
+                if word.name == NOISE:
+                    split = NOISE
+                elif by_split:
+                    split = SPLIT_NAMES[outer.name.lower()]
+                else:
+                    split = "" if listed is None else listed.get(name, "train")
+                yield Recording(name, word.name, split)
 
 
 def listed_splits(folder: Path) -> dict[str, str] | None:

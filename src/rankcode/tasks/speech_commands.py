@@ -12,21 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from rankcode.data.downloads import data_folder
 from rankcode.data.feature_cache import Recording, is_cache
-from rankcode.data.sound_files import folders
-from rankcode.data.sources import BadData
-from rankcode.front_ends.audio import Audio, LogMel
-from rankcode.tasks.sound_collection import NOISE, SoundCollection, SoundRows, listed_splits
-from rankcode.tasks.splits import Splits
+from rankcode.front_ends.audio import LogMel
+from rankcode.tasks.sound_collection import SoundCollection, SoundSplits, recordings_by_class
 
 KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 
 
 @dataclass(frozen=True)
-class SpeechCommands(Splits[SoundRows]):
+class SpeechCommands(SoundSplits):
     """Which of ten keywords is spoken, or is it another word? A second of speech, 81 steps."""
 
     data: str | None = None
@@ -65,40 +60,16 @@ class SpeechCommands(Splits[SoundRows]):
         """Files that could not be used, each with the reason."""
         return self.sound.left_out
 
-    @cached_property
-    def front_end(self) -> Audio:
-        return self.sound.front_end(self._index("train"))
-
-    def _index(self, split: str) -> np.ndarray:
-        index = np.flatnonzero(self.sound.splits == split)
-        if len(index) == 0:
-            raise BadData(f"{self.folder} holds no recording for the {split} split")
-        return index
-
-    def _split(self, split: str, augment: bool = False) -> SoundRows:
-        index = self._index(split)
-        number = {word: label for label, word in enumerate(KEYWORDS)}
-        labels = [number.get(word, len(KEYWORDS)) for word in self.sound.labels[index]]
-        return self.sound.rows(index, labels, self.front_end, augment)
-
 
 def recordings(folder: Path) -> Iterator[Recording]:
     """The recordings of a folder as published, in order of name, each with its word and split."""
-    listed = listed_splits(folder)
-    words = folders(folder) if folder.is_dir() else []
-    if not {word.name for word in words} & set(KEYWORDS):
+    if not any((folder / word).is_dir() for word in KEYWORDS):
         raise FileNotFoundError(
             f"{folder} does not hold Speech Commands, folders of WAV files by word: get it with "
             f'rc.data.download("speech-commands", "{folder}"), or name its folder with data=…'
         )
-    for word in words:
-        for path in sorted(word.glob("*.wav")):
-            name = f"{word.name}/{path.name}"
-            if word.name == NOISE:
-                split = NOISE
-            else:
-                split = split_by_speaker(path.name) if listed is None else listed.get(name, "train")
-            yield Recording(name, word.name, split)
+    for name, word, split in recordings_by_class(folder):
+        yield Recording(name, word, split or split_by_speaker(Path(name).name))
 
 
 def split_by_speaker(file_name: str) -> str:

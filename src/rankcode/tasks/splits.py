@@ -1,4 +1,4 @@
-"""The three splits of a task."""
+"""The three splits of a task: rows that are stored, or rows that are generated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from rankcode.data.sources import Rows
+import torch
+
+from rankcode.data.sources import Batch, Generated, Rows
 
 R = TypeVar("R", bound=Rows)
 
@@ -14,7 +16,7 @@ R = TypeVar("R", bound=Rows)
 class Splits(ABC, Generic[R]):
     """Splits that are read when they are first used. Only training rows are augmented."""
 
-    augment: bool
+    augment: bool = False
 
     @cached_property
     def train(self) -> R:
@@ -30,3 +32,26 @@ class Splits(ABC, Generic[R]):
 
     @abstractmethod
     def _split(self, split: str, augment: bool = False) -> R: ...
+
+
+class GeneratedSplits(ABC):
+    """Endless training rows, and fixed validation and test rows drawn with other seeds."""
+
+    validation_rows: int
+    test_rows: int
+
+    @cached_property
+    def train(self) -> Generated:
+        return Generated(self.draw)
+
+    @cached_property
+    def validation(self) -> Generated:
+        return Generated(self.draw, self.validation_rows, seed=1)
+
+    @cached_property
+    def test(self) -> Generated:
+        return Generated(self.draw, self.test_rows, seed=2)
+
+    @abstractmethod
+    def draw(self, batch_size: int, generator: torch.Generator) -> Batch:
+        """New rows, on the generator's device."""

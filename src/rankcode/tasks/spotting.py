@@ -13,7 +13,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rankcode.data.sources import Batch, Generated
+from rankcode.data.sources import Batch
+from rankcode.tasks.splits import GeneratedSplits
 
 
 class SpottingLimit(NamedTuple):
@@ -27,7 +28,7 @@ class SpottingLimit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spotting:
+class Spotting(GeneratedSplits):
     """Is there a run of equal values in a sequence of fair coin flips?"""
 
     steps: int = 25
@@ -48,20 +49,7 @@ class Spotting:
         if not 2 <= self.run_length <= self.steps:
             raise ValueError(f"run_length must be between 2 and the {self.steps} steps, not {self.run_length}")
 
-    @cached_property
-    def train(self) -> Generated:
-        return Generated(self.draw)
-
-    @cached_property
-    def validation(self) -> Generated:
-        return Generated(self.draw, self.validation_rows, seed=1)
-
-    @cached_property
-    def test(self) -> Generated:
-        return Generated(self.draw, self.test_rows, seed=2)
-
     def draw(self, batch_size: int, generator: torch.Generator) -> Batch:
-        """Fresh sequences, on the generator's device."""
         inputs = torch.randint(2, (batch_size, self.steps, 1), generator=generator, device=generator.device).float()
         return Batch(inputs, (self._runs(inputs)[:, -1] == self.run_length).long())
 

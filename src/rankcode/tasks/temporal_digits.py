@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
 
 from rankcode.data.sources import Arrays
-from rankcode.front_ends.latency_code import LatencyCode
+from rankcode.tasks.temporal_images import TemporalImages
 
-LEVELS = 16  # the largest pixel value
+SHARES = {"train": (0.0, 0.6), "validation": (0.6, 0.8), "test": (0.8, 1.0)}  # of the images of each digit
 
 
 @cache
@@ -28,7 +28,7 @@ def _load() -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class TemporalDigits:
+class TemporalDigits(TemporalImages):
     """Which digit is it? Small images in which every pixel spikes once, the darkest first."""
 
     steps: int = 10
@@ -39,40 +39,17 @@ class TemporalDigits:
     """Seed that divides the images into training, validation and test data (60, 20 and 20 % of each digit)."""
 
     name: ClassVar[str] = "temporal-digits"
-    num_classes: ClassVar[int] = 10
-    label_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
+    side: ClassVar[int] = 8
+    levels: ClassVar[int] = 16
 
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (64,) if self.flat else (1, 8, 8)
-
-    @property
-    def front_end(self) -> LatencyCode:
-        return LatencyCode(LEVELS, self.steps, self.input_shape)
-
-    @cached_property
-    def train(self) -> Arrays:
-        return self._split(0.0, 0.6)
-
-    @cached_property
-    def validation(self) -> Arrays:
-        return self._split(0.6, 0.8)
-
-    @cached_property
-    def test(self) -> Arrays:
-        return self._split(0.8, 1.0)
-
-    def _split(self, start: float, stop: float) -> Arrays:
+    def _split(self, split: str, augment: bool = False) -> Arrays:
         """A share of the images of each digit, in the order in which they are stored."""
         images, labels = _load()
         random = np.random.default_rng(self.split_seed)
         chosen = []
         for digit in range(self.num_classes):
             rows = random.permutation(np.flatnonzero(labels == digit))
-            chosen.append(rows[round(start * len(rows)) : round(stop * len(rows))])
+            start, stop = (round(share * len(rows)) for share in SHARES[split])
+            chosen.append(rows[start:stop])
         rows = np.sort(np.concatenate(chosen))
         return Arrays(images[rows].reshape(len(rows), *self.input_shape), labels[rows], encode=self.front_end)

@@ -6,24 +6,23 @@ import gzip
 import math
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rankcode.data.downloads import data_folder
-from rankcode.data.regular_files import open_regular
+from rankcode.data.open_file import open_file
 from rankcode.data.sources import Arrays, BadData
-from rankcode.front_ends.latency_code import LatencyCode
 from rankcode.tasks.digit_augmentation import DigitAugmentation
+from rankcode.tasks.temporal_images import TemporalImages
 
 HELD_OUT = 5_000  # training digits used for validation; the paper uses none
 BLOCK = 1 << 20  # bytes unpacked at once
 
 
 @dataclass(frozen=True)
-class TemporalMNIST:
+class TemporalMNIST(TemporalImages):
     """Which digit is it? Every pixel spikes once within ten steps, the darkest first."""
 
     data: str | None = None
@@ -36,36 +35,13 @@ class TemporalMNIST:
     """Augment the training digits: they are rotated, stretched, sheared and shifted a little, differently each time."""
 
     name: ClassVar[str] = "temporal-mnist"
-    num_classes: ClassVar[int] = 10
-    label_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
+    side: ClassVar[int] = 28
+    levels: ClassVar[int] = 255
 
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (784,) if self.flat else (1, 28, 28)
-
-    @property
-    def front_end(self) -> LatencyCode:
-        return LatencyCode(255, self.steps, self.input_shape)
-
-    @cached_property
-    def train(self) -> Arrays:
-        return self._split("train", slice(0, -HELD_OUT), DigitAugmentation() if self.augment else None)
-
-    @cached_property
-    def validation(self) -> Arrays:
-        """The last training digits; their order depends neither on the digit nor on the writer."""
-        return self._split("train", slice(-HELD_OUT, None))
-
-    @cached_property
-    def test(self) -> Arrays:
-        return self._split("t10k", slice(None))
-
-    def _split(self, part: str, rows: slice, augment: DigitAugmentation | None = None) -> Arrays:
+    def _split(self, split: str, augment: bool = False) -> Arrays:
+        """The last training digits validate; their order depends neither on the digit nor on the writer."""
         folder = data_folder() / "mnist" if self.data is None else Path(self.data)
+        part = "t10k" if split == "test" else "train"
         images = read_idx(_find(folder, f"{part}-images-idx3-ubyte"), (28, 28))
         file = _find(folder, f"{part}-labels-idx1-ubyte")
         labels = read_idx(file)
@@ -75,13 +51,14 @@ class TemporalMNIST:
             raise BadData(f"{folder} does not hold MNIST: its images are {list(images.shape)}")
         if labels.max() > 9:
             raise BadData(f"{file} has a label {labels.max()}: a digit is 0…9")
-        return Arrays(images[rows], labels[rows], encode=self.front_end, augment=augment)
+        rows = {"train": slice(-HELD_OUT), "validation": slice(-HELD_OUT, None), "test": slice(None)}[split]
+        return Arrays(images[rows], labels[rows], None, self.front_end, DigitAugmentation() if augment else None)
 
 
 def read_idx(path: Path, shape: tuple[int, ...] = ()) -> np.ndarray:
     """An idx file of bytes [items, *shape], gzipped or not. No more is unpacked than the header announces."""
     try:
-        with open_regular(path) as file:
+        with open_file(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             return _unpacked(gzip.open(file) if packed else file, path, shape)

@@ -16,7 +16,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rankcode.data.sources import Batch, Generated
+from rankcode.data.sources import Batch
+from rankcode.tasks.splits import GeneratedSplits
 from rankcode.tasks.two_sequence_evidence import NoiseEvidence
 from rankcode.tasks.two_sequence_stopping import OptimalStopping
 
@@ -35,7 +36,7 @@ class Limit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TwoSequence:
+class TwoSequence(GeneratedSplits):
     """Is the mean of a noisy sequence positive or negative? The noise differs from sequence to sequence."""
 
     steps: int = 40
@@ -64,20 +65,11 @@ class TwoSequence:
         if not 0 < self.low < self.high:
             raise ValueError(f"low and high must be 0 < low < high, not {self.low} and {self.high}")
 
-    @cached_property
-    def train(self) -> Generated:
-        return Generated(self._generate)
+    def draw(self, batch_size: int, generator: torch.Generator) -> Batch:
+        return self.draw_with_std(batch_size, generator)[0]
 
-    @cached_property
-    def validation(self) -> Generated:
-        return Generated(self._generate, self.validation_rows, seed=1)
-
-    @cached_property
-    def test(self) -> Generated:
-        return Generated(self._generate, self.test_rows, seed=2)
-
-    def draw(self, batch_size: int, generator: torch.Generator) -> tuple[Batch, Tensor]:
-        """Fresh sequences and the standard deviation of each, [rows], on the generator's device."""
+    def draw_with_std(self, batch_size: int, generator: torch.Generator) -> tuple[Batch, Tensor]:
+        """New sequences and the standard deviation of each, [rows], on the generator's device."""
         device = generator.device
         labels = torch.randint(2, (batch_size,), generator=generator, device=device)
         sigma = self.low + (self.high - self.low) * torch.rand(batch_size, generator=generator, device=device)
@@ -126,9 +118,6 @@ class TwoSequence:
     @cached_property
     def evidence(self) -> NoiseEvidence:
         return NoiseEvidence(self.steps, self.mean, self.low, self.high)
-
-    def _generate(self, batch_size: int, generator: torch.Generator) -> Batch:
-        return self.draw(batch_size, generator)[0]
 
     def _check(self, inputs: Tensor) -> None:
         if inputs.shape[1:] != (self.steps, 1):

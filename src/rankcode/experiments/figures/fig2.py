@@ -147,7 +147,7 @@ def _time_by_noise(trained: Trained, task: TwoSequence, rows: int) -> dict[str, 
     """Mean steps read in twelve bins of the standard deviation of a sequence."""
 
     def make() -> dict[str, list[float]]:
-        batch, sigma = task.draw(rows, torch.Generator().manual_seed(7))
+        batch, sigma = task.draw_with_std(rows, torch.Generator().manual_seed(7))
         inputs = batch.inputs.to(trained.device)
         steps = decide(trained.model("last"), inputs, rule=Threshold(THETA)).steps.cpu().double()
         edges = torch.linspace(task.low, task.high, 13)
@@ -211,7 +211,7 @@ def _draw_differences(axes, curves, limits) -> None:
 
 
 def _draw_examples(panels, first: dict[str, Trained], task) -> None:
-    batch, sigma = task.draw(3, torch.Generator().manual_seed(3))
+    batch, sigma = task.draw_with_std(3, torch.Generator().manual_seed(3))
     steps = range(1, task.steps + 1)
     for row, axes in enumerate(panels):
         axes.plot(steps, batch.inputs[row, :, 0], color=GREY, lw=1, label="input")

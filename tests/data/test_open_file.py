@@ -8,7 +8,7 @@ import pytest
 
 import rankcode as rc
 from rankcode.data.feature_cache import open_cache
-from rankcode.data.regular_files import open_regular, size_of
+from rankcode.data.open_file import open_file
 from rankcode.front_ends import Audio, Standardise
 from rankcode.tasks import OwnData, TemporalMNIST
 
@@ -41,8 +41,8 @@ READERS = {
     "new.npz": lambda path: rc.predict(network(Standardise((0.0,), (1.0,))), path),
     "new.ts": lambda path: rc.predict(network(Standardise((0.0,), (1.0,))), path),
     "sound.wav": lambda path: rc.predict(network(Audio((0.0,) * 20, (1.0,) * 20)), path),
-    "manifest.json": lambda path: open_cache(path.parent),
-    "anything": open_regular,
+    "index.jsonl": lambda path: open_cache(path.parent),
+    "anything": open_file,
 }
 
 
@@ -65,10 +65,10 @@ def test_pipes_among_files_are_passed_over(tmp_path):
 
 def test_devices_and_folders(tmp_path):
     with pytest.raises(rc.BadData, match="/dev/zero is not a regular file"):
-        open_regular("/dev/zero")
+        open_file("/dev/zero")
     with pytest.raises(rc.BadData, match="is a folder"):
-        open_regular(tmp_path)
+        open_file(tmp_path)
     (tmp_path / "file").write_bytes(b"abc")
     (tmp_path / "link").symlink_to("file")
-    with open_regular(tmp_path / "link") as file:
-        assert size_of(file) == 3 and file.read() == b"abc"
+    with open_file(tmp_path / "link") as file:
+        assert file.read() == b"abc"

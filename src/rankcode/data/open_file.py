@@ -10,7 +10,7 @@ from typing import BinaryIO
 from rankcode.data.sources import BadData
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path) -> BinaryIO:
     """A data file, opened for reading in binary mode."""
     try:
         mode = os.stat(path).st_mode
@@ -21,8 +21,3 @@ def open_regular(path: str | Path) -> BinaryIO:
     if not stat.S_ISREG(mode):
         raise BadData(f"{path} is not a regular file, but a pipe or a device")
     return open(path, "rb")
-
-
-def size_of(file: BinaryIO) -> int:
-    """Bytes in an open file."""
-    return os.fstat(file.fileno()).st_size
