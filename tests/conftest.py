@@ -1,6 +1,7 @@
 """Small tensors: one thread each is fastest, and results do not depend on the machine's cores."""
 
 import os
+from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -10,3 +11,7 @@ torch.set_num_threads(1)
 
 if not torch.cuda.is_available():  # then Triton's kernels run in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    with suppress(ImportError):
+        from rankcode.engines.triton import kernels
+
+        kernels.WEIGHT_LINES = 64  # programs run one after the other: fewer and larger ones are faster

@@ -110,6 +110,28 @@ class Objective(ABC):
         """The loss of each row, [rows]."""
 
 
+class _AtAnswer(Objective):
+    keep = "answer"
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        logits, beta = result.at_answer(), self.beta_at(progress)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        return losses - beta * entropy(logits) if beta else losses
+
+
+class _OverSteps(Objective):
+    keep = "read"
+
+    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        losses, rows = F.cross_entropy(result.logits, labels[result.row], reduction="none"), len(result.lengths)
+        if result.read is not None:
+            total = losses.where(result.read, 0.0).view(rows, -1).sum(1)
+        else:
+            total = losses.new_zeros(rows).index_add(0, result.row, losses)
+        mean, beta = total / result.lengths, self.beta_at(progress)
+        return mean - beta * entropy(result.at_answer()) if beta else mean
+
+
 @dataclass(frozen=True, init=False)
 class _WithRule(Objective):
     rule: Rule
@@ -123,33 +145,23 @@ class _WithRule(Objective):
         object.__setattr__(self, "beta", _checked_beta(beta))
 
 
-class AtSpike(_WithRule):
+class AtSpike(_WithRule, _AtAnswer):
     """Rank coding: the loss at the first spike, and at the last step of a row that never fires."""
 
-    keep = "answer"
     capturable = True
 
-    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _at_answer(result, labels, self.beta_at(progress))
 
-
-class UntilSpike(_WithRule):
+class UntilSpike(_WithRule, _OverSteps):
     """Cross-entropy summed over the steps up to and including the first spike, divided by the row's
     length, minus β times the entropy at the last step read."""
 
-    keep = "read"
     capturable = True
-
-    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        losses, beta = _mean_over_length(result, labels), self.beta_at(progress)
-        return losses - beta * entropy(result.at_answer()) if beta else losses
 
 
 @dataclass(frozen=True)
-class AtEnd(Objective):
+class AtEnd(_AtAnswer):
     """Conventional training: the loss at the last step of every row."""
 
-    keep = "answer"
     capturable = True
     beta: Beta = 0.0
     rule = Never()
@@ -157,20 +169,13 @@ class AtEnd(Objective):
     def __post_init__(self):
         _checked_beta(self.beta)
 
-    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _at_answer(result, labels, self.beta_at(progress))
-
 
 @dataclass(frozen=True)
-class EveryStep(Objective):
+class EveryStep(_OverSteps):
     """Cross-entropy averaged over every step of the row."""
 
-    keep = "read"
     capturable = True
     rule = Never()
-
-    def row_losses(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
-        return _mean_over_length(result, labels)
 
 
 OBJECTIVES = (AtSpike, AtEnd, EveryStep, UntilSpike)
@@ -194,18 +199,3 @@ def _value(beta: Beta, progress: float) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"beta must be a finite number, or a function that returns one, not {value!r}")
     return float(value)
-
-
-def _at_answer(result: Run, labels: Tensor, beta: float) -> Tensor:
-    logits = result.at_answer()
-    losses = F.cross_entropy(logits, labels, reduction="none")
-    return losses - beta * entropy(logits) if beta else losses
-
-
-def _mean_over_length(result: Run, labels: Tensor) -> Tensor:
-    losses = F.cross_entropy(result.logits, labels[result.row], reduction="none")
-    if result.read is not None:
-        total = losses.where(result.read, 0.0).view(len(result.lengths), -1).sum(1)
-    else:
-        total = losses.new_zeros(len(result.lengths)).index_add(0, result.row, losses)
-    return total / result.lengths

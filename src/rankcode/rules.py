@@ -145,9 +145,6 @@ class FireAt:
     def __repr__(self) -> str:
         return f"FireAt({self.steps.tolist()})"
 
-    def check(self, activation: str, num_classes: int) -> None:
-        """It fits every output layer."""
-
     def initial_state(self, batch_size: int) -> State:
         if self.steps.dim() and len(self.steps) != batch_size:
             raise ValueError(f"FireAt has steps for {len(self.steps)} rows, but the batch has {batch_size}")
@@ -166,9 +163,6 @@ class Never:
 
     classes = None
     capturable = True
-
-    def check(self, activation: str, num_classes: int) -> None:
-        """It fits every output layer."""
 
     def initial_state(self, batch_size: int) -> State:
         return None
@@ -214,10 +208,8 @@ def allowed(activations: Tensor, classes: tuple[int, ...] | None) -> Tensor:
     """The activations, with −∞ for every class that may not fire."""
     if classes is None:
         return activations
-    may_fire = constant(
-        tuple(label in classes for label in range(activations.shape[1])), torch.bool, activations.device
-    )
-    return activations.where(may_fire, -math.inf)
+    may_fire = tuple(label in classes for label in range(activations.shape[1]))
+    return activations.where(constant(may_fire, torch.bool, activations.device), -math.inf)
 
 
 def check_rule(rule: Any, activation: str, num_classes: int) -> None:

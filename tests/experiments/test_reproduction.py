@@ -1,11 +1,10 @@
-"""What the figures share: trainings are kept and go on, numbers are files, and the page is made of them."""
+"""What the figures share: trainings are kept and go on, and numbers are files."""
 
 import json
 import math
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -15,15 +14,12 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from rankcode import AtSpike, Network, Training, cells, experiments
+from rankcode import AtSpike, Network, Training, cells
 from rankcode.cli.main import main
 from rankcode.data import Arrays
-from rankcode.experiments import page, reproduction
-from rankcode.experiments.figures import fig2
+from rankcode.experiments import reproduction
 from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, data_of, over_seeds, paper_time
-from rankcode.experiments.run_records import share_read
-from rankcode.experiments.trainings import speech as speech_trainings
-from rankcode.experiments.trainings import two_sequence as two_sequence_trainings
+from rankcode.experiments.trainings import two_sequence
 from rankcode.objectives import Objective
 from rankcode.rules import Never, Threshold
 
@@ -34,39 +30,17 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def drawn(place):
-    result = fig2.reproduce(place)
-    place.write("fig2", fig2.TITLE, result)
-    return result
+def settings(place):
+    return two_sequence.settings(place)
 
 
-def no_training(*_):
-    raise AssertionError("this would train again")
+@pytest.fixture(scope="module")
+def trained(place, settings):
+    return place.trained(settings["rank-coded-0.95"])
 
 
-def test_fig2_has_the_papers_numbers_beside_ours(drawn, place):
-    found = json.loads(
-        (place.folder / "fig2" / "numbers.json").read_text(), parse_constant=lambda name: pytest.fail(name)
-    )
-    assert {95.45, 14.0, 96.84, 89.0, 96.32, 23.0} <= {number["paper"] for number in found["numbers"]}
-    assert all(number["ours"] is not None for number in found["numbers"] if "accuracy" in number["what"])
-    assert found["scale"] == "smoke" and found["versions"]["torch"] and found["figure"]
-    assert (place.folder / "fig2" / "fig2.png").read_bytes()[:4] == b"\x89PNG"
-    assert b"<svg" in (place.folder / "fig2" / "fig2.svg").read_bytes()
-
-
-def test_what_is_trained_and_evaluated_is_used_again(drawn, place, monkeypatch):
-    for name in ("fit", "evaluate", "tradeoff"):
-        monkeypatch.setattr(reproduction, name, no_training)
-    again = fig2.reproduce(place)
-    assert [number.ours for number in again.numbers if "accuracy" in number.what] == [
-        number.ours for number in drawn.numbers if "accuracy" in number.what
-    ]
-
-
-def test_a_training_that_was_cut_off_goes_on(place, monkeypatch, tmp_path):
-    place = Reproduction("smoke", tmp_path, device="cpu", progress=False)
-    setting = two_sequence_trainings.rank_coded(place)
+def test_a_training_that_was_cut_off_goes_on(settings, monkeypatch, tmp_path):
+    place, setting = Reproduction("smoke", tmp_path, device="cpu", progress=False), settings["rank-coded-0.95"]
     whole, calls = Objective.__call__, []
 
     def cut_off(self, *given, **more):
@@ -84,9 +58,8 @@ def test_a_training_that_was_cut_off_goes_on(place, monkeypatch, tmp_path):
     assert not (done.path / "checkpoint.pt").exists() and (done.path / "finished").exists()
 
 
-def test_a_finished_training_with_other_settings_is_not_used(place, drawn):
-    setting = two_sequence_trainings.rank_coded(place)
-    place.trained(setting)
+def test_a_finished_training_with_other_settings_is_not_used(place, trained):
+    setting = trained.setting
     changed = {
         "objective.beta is 0.0 there and 0.3 here": replace(setting, objective=AtSpike(0.95, 0.3)),
         "training.learning_rate": replace(setting, training=replace(setting.training, learning_rate=0.5)),
@@ -97,10 +70,8 @@ def test_a_finished_training_with_other_settings_is_not_used(place, drawn):
             place.trained(other)
 
 
-def test_an_evaluation_is_used_for_its_own_data_only(place, drawn):
-    setting = two_sequence_trainings.rank_coded(place)
-    trained = place.trained(setting)
-    fewer = replace(setting, task=replace(setting.task, test_rows=300))
+def test_an_evaluation_is_used_for_its_own_data_only(trained):
+    fewer = replace(trained.setting, task=replace(trained.setting.task, test_rows=300))
     other = Trained(trained.path, fewer, trained.device)
     for model in ("last", "best"):
         assert trained.report(Threshold(0.95), model=model)["rows"] == 500
@@ -109,10 +80,8 @@ def test_an_evaluation_is_used_for_its_own_data_only(place, drawn):
     assert trained.curve((0.6, 0.7)).majority != other.curve((0.6, 0.7)).majority
 
 
-def test_a_run_that_was_trained_on_other_data_is_refused(place, drawn):
-    setting = two_sequence_trainings.rank_coded(place)
-    place.trained(setting)
-    other = replace(setting, task=replace(setting.task, mean=0.1))
+def test_a_run_that_was_trained_on_other_data_is_refused(place, trained):
+    other = replace(trained.setting, task=replace(trained.setting.task, mean=0.1))
     with pytest.raises(ValueError, match=r"was trained on other data \(.*mean 0.05.*mean 0.1.*\): choose another"):
         place.trained(other)
 
@@ -141,42 +110,19 @@ def test_data_is_told_by_its_rows_not_by_its_folder():
     assert data_of(InFiles("here", 1.0), "train") == here | {"split": "train"}
 
 
-def test_the_release_of_speech_commands_is_told_by_its_size():
-    def speech(*sizes):
-        train, validation, test = (SimpleNamespace(size=size) for size in sizes)
-        return SimpleNamespace(train=train, validation=validation, test=test)
-
-    assert speech_trainings.release(speech(51_088, 6_798, 6_835)) == " v0.01"
-    assert speech_trainings.release(speech(84_843, 9_981, 11_005)) == " v0.02"
-    assert speech_trainings.release(speech(1_000, 20, 3)) == ", 1,000 training, 20 validation and 3 test recordings"
-
-
-def test_the_share_read_is_weighted_by_examples():
-    records = [{"examples": 300, "training": {"mean_steps": 10.0}}, {"examples": 400, "training": {"mean_steps": 2.0}}]
-    assert share_read(records, 10) == pytest.approx((300 * 10 + 100 * 2) / (400 * 10))
-
-
-def test_records_keep_what_figures_read(drawn, place):
-    conventional = place.trained(two_sequence_trainings.conventional(place))
-    spike = place.trained(two_sequence_trainings.until_spike(place))
-    written = [json.loads(line) for line in (spike.path / "metrics.jsonl").read_text().splitlines()]
-    assert all("validation" not in record for record in written)  # the same as first_spike
-    assert all(record["validation"] == record["first_spike"] for record in spike.records)
-    assert "steps_histogram" in conventional.records[-1]["first_spike"]  # Fig. 2 draws it
-    assert "steps_histogram" not in spike.records[-1]["first_spike"]
-    assert "classes" in spike.records[0]["first_spike"] and "classes" not in spike.records[-1]["first_spike"]
-    assert spike.best["validation"]["accuracy"] == max(each["validation"]["accuracy"] for each in spike.records)
-
-
-def test_what_is_damaged_is_named(tmp_path):
-    place = Reproduction("smoke", tmp_path, device="cpu", progress=False)
-    setting = two_sequence_trainings.rank_coded(place)
+def test_what_is_damaged_or_missing_is_named(settings, tmp_path):
+    place, setting = Reproduction("smoke", tmp_path, device="cpu", progress=False), settings["rank-coded-0.95"]
     trained = place.trained(setting)
     trained.report(Threshold(0.95))
     file = trained.path / "evaluation.json"
     file.write_text(file.read_text()[:20])
     with pytest.raises(ValueError, match="is damaged: remove it to evaluate again"):
         trained.report(Threshold(0.95))
+    file.unlink()
+    (trained.path / "best.safetensors").unlink()
+    with pytest.raises(ValueError, match="does not hold the best weights: remove it"):
+        trained.report(Never())
+    assert trained.report(Never(), model="last")["rows"] > 0
     (trained.path / "metrics.jsonl").unlink()
     with pytest.raises(ValueError, match="no records of its training: remove it"):
         place.trained(setting)
@@ -188,6 +134,11 @@ def test_results_of_another_scale_are_not_written_over(tmp_path):
     with pytest.raises(SystemExit, match="was made at scale paper, not smoke: choose another --folder"):
         main(["reproduce", "all", "--scale", "smoke", "--folder", str(tmp_path)])
     assert (tmp_path / "fig2" / "numbers.json").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+def test_nan_is_written_as_null(tmp_path):
+    Reproduction("smoke", tmp_path).write("fig2", "Fig. 2", Result(None, [Number("a", None, math.nan)], {}, ""))
+    assert json.loads((tmp_path / "fig2" / "numbers.json").read_text())["numbers"][0]["ours"] is None
 
 
 def test_the_same_picture_is_the_same_file(tmp_path):
@@ -215,8 +166,8 @@ def test_data_of_one_kind_or_of_all(tmp_path):
     assert Reproduction("paper").data_of("mnist") is None
 
 
-def test_measures_of_a_training(drawn, place):
-    trained = place.trained(two_sequence_trainings.conventional(place))
+def test_measures_of_a_training(settings, place):
+    trained = place.trained(settings["conventional"])
     assert trained.mean_length == 40 and trained.share_read == pytest.approx(1.0)
     report = trained.report(Threshold(0.95), model="last")
     assert 0 <= report["accuracy"] <= 1 and report["rows"] == 500
@@ -233,40 +184,9 @@ def test_mean_and_spread_over_seeds():
     assert over_seeds([1.0, 2.0, 3.0]) == (2.0, 1.0) and over_seeds([5.0]) == (5.0, None)
 
 
-def test_the_page_has_a_section_for_each_figure_there_is(tmp_path):
-    place = Reproduction("quick", tmp_path / "results", device="cpu", progress=False)
-    numbers = [
-        Number("accuracy", 98.14, 97.5, "%", 0.2),
-        Number("lost", None, float("nan"), "steps", note="never fired"),
-    ]
-    trained = SimpleNamespace(setting=SimpleNamespace(task=InFiles("here", 1.0)))
-    place.write("table1", "Table 1", Result(None, numbers, {}, "What was found.", [trained, trained]))  # type: ignore[list-item]
-    page.write_page(place.folder, tmp_path / "docs" / "page.md")
-    text = (tmp_path / "docs" / "page.md").read_text()
-    assert "## Table 1" in text and "| accuracy | 98.14 % | 97.50 % ± 0.20 |  |" in text and "Fig. 2" not in text
-    assert "| lost |  |  | never fired |" in text and "![" not in text
-    assert "Made by `rankcode reproduce table1 --scale quick` (small networks, short trainings)." in text
-    assert re.search(r"Data: in-files, 4 test rows, fingerprint `[0-9a-f]{16}`\.\n\nWhat was found\.\n", text)
-
-
-def test_every_experiment_is_there():
-    for name in experiments.EXPERIMENTS:
-        module = experiments.experiment(name)
-        assert module.TITLE and callable(module.reproduce)
-
-
 def test_nonsense_is_one_line():
     with pytest.raises(SystemExit, match="no figure or table 'fig99'"):
         main(["reproduce", "fig99"])
-
-
-def test_weights_that_are_not_there_are_asked_for(tmp_path):
-    place = Reproduction("smoke", tmp_path, device="cpu", progress=False)
-    trained = place.trained(two_sequence_trainings.conventional(place))
-    (trained.path / "best.safetensors").unlink()
-    with pytest.raises(ValueError, match="does not hold the best weights: remove it"):
-        trained.report(Never())
-    assert trained.report(Never(), model="last")["rows"] > 0
 
 
 def test_a_smaller_scale_leaves_what_is_kept_alone(tmp_path, monkeypatch, capsys):

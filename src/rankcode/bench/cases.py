@@ -77,7 +77,7 @@ def make_cases(shape: Shape, engines: tuple[str, ...], device: str) -> dict[Case
         # Ordered rows are expected where they answer, as in training, which knows where each row answered last.
         expected = steps if "ordered" in spikes else None
         for engine in engines:
-            cases |= _with_engine(network, inputs, labels, spikes, FireAt(steps), engine, expected)
+            cases |= dict(_with_engine(network, inputs, labels, spikes, FireAt(steps), engine, expected))
     return cases | _captured(cases) if device.startswith("cuda") else cases
 
 
@@ -118,35 +118,24 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
 
 
 def _with_engine(
-    network: Network,
-    inputs: Tensor,
-    labels: Tensor,
-    spikes: str,
-    rule: FireAt,
-    engine: str,
-    expected: Tensor | None,
-) -> dict[Case, Work]:
+    network: Network, inputs: Tensor, labels: Tensor, spikes: str, rule: FireAt, engine: str, expected: Tensor | None
+) -> Iterator[tuple[Case, Work]]:
     lengths = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
-    objective = AtSpike(rule=rule)
-    precisions = ("float32",)
-    if inputs.is_cuda:
-        precisions = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)
-    found: dict[Case, Work] = {}
-    for precision in precisions:
+    on_gpu = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)
+    for precision in on_gpu if inputs.is_cuda else ("float32",):
 
         def train(precision=precision):
             with products_in(precision, inputs.is_cuda):
                 result = run(network, inputs, lengths, rule, "answer", engine, expected)
-                objective.loss(result, labels).backward()
+                AtSpike(rule=rule).loss(result, labels).backward()
             network.zero_grad()
 
         def infer(precision=precision):
             with products_in(precision, inputs.is_cuda), inference(network):
                 run(network, inputs, lengths, rule, "answer", engine, expected)
 
-        found[Case("training", spikes, engine, precision)] = train
-        found[Case("inference", spikes, engine, precision)] = infer
-    return found
+        yield Case("training", spikes, engine, precision), train
+        yield Case("inference", spikes, engine, precision), infer
 
 
 def _captured(cases: dict[Case, Work]) -> dict[Case, Work]:

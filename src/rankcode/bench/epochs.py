@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,9 +23,6 @@ class Epoch:
     seconds: float  # of training, without validation
     mean_steps: float  # read in training
     accuracy: float  # on validation data
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def speech_task(data: str | None, batch_size: int) -> SpeechCommands | ToneSweeps:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -37,9 +36,6 @@ class Measured:
     ratio: float  # to the fastest conventional training, or inference, of the same precision class
     gpu_ratio: float | None  # the same for `gpu_milliseconds`
     ideal: float  # steps read ÷ steps
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, progress: bool = True) -> list[Measured]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal
 
 from rankcode.bench.cases import Shape, runnable
@@ -76,7 +76,7 @@ class Bench:
             task = speech_task(self.data, max(self.batch_sizes))
             trained = {shape.batch_size: measure_epochs(shape, task, self.epochs, device) for shape in shapes}
             epochs = {
-                size: {name: [each.as_dict() for each in run] for name, run in runs.items()}
+                size: {name: [asdict(each) for each in run] for name, run in runs.items()}
                 for size, runs in trained.items()
             }
             files.write({**content, "task": task.name, "epochs": epochs}, plot_epochs(trained))
@@ -88,7 +88,7 @@ class Bench:
             found += measure(shape, engines, device, self.repeats)
         if device == "cpu":
             found.append(measure_stream(shapes[0], self.repeats))
-        files.write({**content, "measured": [each.as_dict() for each in found]}, plot_bench(found))
+        files.write({**content, "measured": [asdict(each) for each in found]}, plot_bench(found))
         print(bench_table(found))
         return say(f"wrote {files.json} and {files.png}")
 

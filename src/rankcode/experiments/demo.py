@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THRESHOLD = 0.95
+PAGE = Path(__file__).with_name("demo.html")
 OBJECTIVES = {"rank-coded": AtSpike(THRESHOLD), "conventional": AtEnd()}
 
 
@@ -147,11 +148,7 @@ def _telling_examples(network: Network, inputs: torch.Tensor) -> list[int]:
 
 def _table(rows: list[dict[str, str]]) -> str:
     widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in rows[0]}
-    lines = [
-        [column for column in rows[0]],
-        ["─" * width for width in widths.values()],
-        *(row.values() for row in rows),
-    ]
+    lines = [rows[0], ["─" * width for width in widths.values()], *(row.values() for row in rows)]
     return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths.values(), strict=True)) for line in lines)
 
 
@@ -161,7 +158,7 @@ def _page(rows: list[dict[str, str]], figures: dict[str, Figure], numbers: dict[
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
     table = _wide(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     pictures = {name: _wide(_svg(figure)) for name, figure in figures.items()}
-    return Template(PAGE).substitute(pictures, table=table, **numbers)
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(pictures, table=table, **numbers)
 
 
 def _wide(content: str) -> str:
@@ -173,53 +170,3 @@ def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>rankcode demo</title>
-<style>
-  body { font: 16px/1.55 system-ui, sans-serif; color: #22262d; max-width: 62rem; margin: 2.5rem auto; }
-  body { padding: 0 1.2rem; overflow-wrap: break-word; } .wide { overflow-x: auto; }
-  h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.4rem; }
-  p { max-width: 46rem; } svg { max-width: 100%; height: auto; }
-  table { border-collapse: collapse; margin: 1.2rem 0; } th, td { padding: .45rem .9rem; text-align: left; }
-  th { border-bottom: 2px solid #22262d; font-weight: 600; } td { border-bottom: 1px solid #dcdfe4; }
-  tbody tr:first-child td { background: #eaf2fd; font-weight: 600; }
-  @media (max-width: 40rem) {
-    body { padding: 0 .7rem; margin: 1rem auto; } th, td { padding: .35rem .25rem; font-size: .75rem; }
-    .wide svg { min-width: 34rem; }
-  }
-</style>
-</head>
-<body>
-<h1>Two networks, one of them learned when to answer</h1>
-<p>Each sequence has $steps noisy values around a positive or a negative mean, and the task is to tell which. Some
-sequences are almost free of noise and need a few values, others need all of them. Two LSTMs of $units units were
-trained on the same $examples_count sequences: one with <b>rank coding</b>, where the first output that is 95 % sure
-ends the sequence and is the only place the gradient starts from, the other <b>conventionally</b>, from the
-last step.</p>
-$table
-<p>Steps read are the inputs consumed when the network answered; a sequence on which it never fires counts as its
-full length. After its answer rank coding computes nothing, in training as in use: the last column is the share of all
-steps that training computed.</p>
-<h2>When each network fires</h2>
-<p>Four test sequences, from one that is answered early to one that is answered last, and below each the activation of
-the positive class. A dot is the first spike; what comes after it is drawn faintly and is not computed in use.</p>
-$examples
-<h2>Getting faster while learning</h2>
-<p>First-spike times on validation data through training: the darker, the more sequences are answered after that many
-steps. The line is the mean. The conventional network is read with the same threshold, although it was not trained
-with one.</p>
-$spike_times
-<h2>Speed against accuracy</h2>
-<p>Each dot is a threshold on the trained network. Black: the theoretical limit for an observer that knows how the
-sequences are made, with a constant threshold on the exact posterior and with optimal stopping. Larger networks that
-train longer come closer to it.</p>
-$tradeoff
-</body>
-</html>
-"""

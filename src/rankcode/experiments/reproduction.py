@@ -115,20 +115,17 @@ class Trained:
 
     def curve(self, thresholds: Sequence[float], split: str = "test", model: str = "best") -> Curve:
         """Accuracy and steps over θ."""
-
-        def make() -> dict[str, Any]:
-            return tradeoff(self.model(model), self.setting.task, tuple(thresholds), split).as_dict()
-
-        found = self.kept(f"{model} θ {' '.join(f'{each:g}' for each in thresholds)}", split, make)
+        what = f"{model} θ {' '.join(f'{each:g}' for each in thresholds)}"
+        found = self.kept(
+            what, split, lambda: tradeoff(self.model(model), self.setting.task, tuple(thresholds), split).as_dict()
+        )
         return Curve(**{**found, **{name: tuple(value) for name, value in found.items() if isinstance(value, list)}})
 
     def report(self, rule: Rule, split: str = "test", model: str = "best") -> dict[str, Any]:
         """A `Report` with one rule, as JSON."""
-
-        def make() -> dict[str, Any]:
-            return evaluate(self.model(model), self.setting.task, rule, split).as_dict()
-
-        return self.kept(f"{model} {rule!r}", split, make)
+        return self.kept(
+            f"{model} {rule!r}", split, lambda: evaluate(self.model(model), self.setting.task, rule, split).as_dict()
+        )
 
     def kept(self, what: str, split: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """An evaluation from evaluation.json, made if it is not there. It is kept by the data it was made on."""
@@ -175,6 +172,10 @@ class Reproduction:
             return None
         folder = Path(self.data) / name
         return str(folder if folder.exists() or Path(self.data).name != name else self.data)
+
+    def runs(self, settings: Mapping[str, Setting], seeds: Iterable[int] = (0,)) -> dict[str, list[Trained]]:
+        """The finished runs of some settings, by name: one for each seed."""
+        return {name: [self.trained(setting, seed) for seed in seeds] for name, setting in settings.items()}
 
     def trained(self, setting: Setting, seed: int = 0) -> Trained:
         """The finished run of a setting, trained now if it is not there."""

@@ -38,10 +38,10 @@ EXAMPLES = (0, 4, 11, 14)  # rows of `trainings.examples` in the small picture: 
 
 
 def reproduce(place: Reproduction) -> Result:
-    settings = {SPIKE: trainings.rank_coded, END: trainings.conventional, OWN: trainings.own}
-    more = {"until spike": trainings.until_spike, "every step": trainings.every_step}
-    runs = {name: [place.trained(make(place), seed) for seed in place.seeds()] for name, make in settings.items()}
-    runs |= {name: [place.trained(make(place))] for name, make in more.items()}
+    made = trainings.settings(place)
+    settings = {SPIKE: made["rank-coded"], END: made["conventional"], OWN: made["rank-coded-own"]}
+    runs = place.runs(settings, place.seeds())
+    runs |= place.runs({"until spike": made["until-spike"], "every step": made["every-step"]})
     first = {name: trained[0] for name, trained in runs.items()}
     task = trainings.task(place)
     times = {name: [trainings.spike_times(each, rule) for each in runs[name]] for name, rule in RULES.items()}
@@ -75,7 +75,7 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
     found = []
     for name in (SPIKE, OWN):
         theta = f"θ = {RULES[name].threshold:g}"
-        reports = [each.report(RULES[name], model="last") for each in runs[name]]
+        reports = numbers.reports(runs[name], RULES[name])
         beyond = (each["mean_steps"] - least for each in reports)
         on_time = (100 * trainings.share_at(each, 0) for each in times[name])
         saved = {key: [_saved(runs, name, of)] for key, of in (("steps", _share_read), ("time", trainings.seconds))}
@@ -87,7 +87,7 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
             numbers.mean(f"{name}: steps saved in training", saved["steps"]),
             numbers.mean(f"{name}: training time saved", saved["time"], note=shared),
         ]
-    best = [each.report(RULES[SPIKE], model="best") for each in runs[SPIKE]]
+    best = numbers.reports(runs[SPIKE], RULES[SPIKE], "best")
     found.insert(1, numbers.accuracy(f"{SPIKE}, best on validation data", best, 100.0, "same training"))
     return [*found, *_conventional_numbers(runs[END], times), *_other_numbers(runs)]
 
@@ -97,17 +97,15 @@ def _share_read(trained: Trained) -> float:
 
 
 def _conventional_numbers(runs: list[Trained], times: dict[str, list[dict]]) -> list[Number]:
-    late = [each.report(POSITIVE_ONLY, model="last") for each in runs]
+    late = numbers.reports(runs, POSITIVE_ONLY)
     negative = (each["negative share of first spikes"] for each in times[END])
     negative = (float("nan") if each is None else 100 * each for each in negative)
     one_late = (100 * trainings.share_at(each, 1) for each in times[ONLY_POSITIVE])
     delays = (trainings.mean_delay(each) for each in times[ONLY_POSITIVE])
     read = (each["classes"][0]["mean_steps"] for each in late)
-    first = [each.report(Threshold(THETA), model="last") for each in runs]
     return [
-        numbers.accuracy(f"{END}, last step", [each.report(Never(), model="last") for each in runs]),
-        numbers.accuracy(f"{END}, first spike", first),
-        numbers.mean_steps(f"{END}, first spike", first),
+        numbers.accuracy(f"{END}, last step", numbers.reports(runs, Never())),
+        *numbers.answers(f"{END}, first spike", numbers.reports(runs, Threshold(THETA))),
         numbers.mean(f"{END}: first spikes that are negative", negative, "%", "always"),
         numbers.accuracy(ONLY_POSITIVE, late),
         numbers.mean(f"{ONLY_POSITIVE}: steps after the earliest", delays, "steps", 1.0),
@@ -117,7 +115,7 @@ def _conventional_numbers(runs: list[Trained], times: dict[str, list[dict]]) -> 
 
 
 def _other_numbers(runs: dict[str, list[Trained]]) -> list[Number]:
-    reports = {name: [runs[name][0].report(Threshold(THETA), model="last")] for name in runs if name not in RULES}
+    reports = {name: numbers.reports(runs[name], Threshold(THETA)) for name in runs if name not in RULES}
     return [
         *(numbers.accuracy(f"{name}, first spike", found) for name, found in reports.items()),
         *(numbers.mean_steps(f"{name}, first spike", found) for name, found in reports.items()),
@@ -128,7 +126,7 @@ def _text(runs: dict[str, list[Trained]], task: Spotting) -> str:
     limit = task.limit(THETA)
 
     def at_spike(name: str) -> str:
-        found = [each.report(RULES[name], model="last") for each in runs[name]]
+        found = numbers.reports(runs[name], RULES[name])
         accuracy, steps = (statistics.fmean(each[key] for each in found) for key in ("accuracy", "mean_steps"))
         return f"{100 * accuracy:.2f} % right after {steps:.2f} of {task.steps} steps"
 

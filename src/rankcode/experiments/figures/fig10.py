@@ -16,13 +16,11 @@ from rankcode.metrics import Curve
 from rankcode.plots.style import COLOURS, plain
 
 TITLE = "Fig. 10: rank coding in a spiking network, over thresholds"
-SPIKE, END = "rank-coded", "conventional"
 THRESHOLDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 def reproduce(place: Reproduction) -> Result:
-    settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
-    runs = {name: [place.trained(setting)] for name, setting in settings.items()}
+    runs = place.runs(trainings.settings(place))
     curves = {name: trained[0].curve(THRESHOLDS, model="last") for name, trained in runs.items()}
     found = [number for name, curve in curves.items() for number in _numbers(name, curve)] + numbers.cost(runs)
     drawn = {"trade-off": {name: curve.as_dict() for name, curve in curves.items()}, **numbers.cost_curves(runs)}

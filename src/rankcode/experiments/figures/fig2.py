@@ -29,11 +29,11 @@ EQUAL = ", at equal mean steps"
 
 
 def reproduce(place: Reproduction) -> Result:
-    settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
-    settings |= {OWN_SPIKE: trainings.own_rank_coded(place), OWN_END: trainings.own_conventional(place)}
-    more = {"every step": trainings.every_step(place), "until spike": trainings.until_spike(place)}
-    runs = {name: [place.trained(setting, seed) for seed in place.seeds()] for name, setting in settings.items()}
-    runs |= {name: [place.trained(setting)] for name, setting in more.items()}
+    made = trainings.settings(place)
+    settings = {SPIKE: made[f"rank-coded-{THETA:g}"], END: made["conventional"]}
+    settings |= {OWN_SPIKE: made["rank-coded-own"], OWN_END: made["conventional-own"]}
+    runs = place.runs(settings, place.seeds())
+    runs |= place.runs({"every step": made["every-step"], "until spike": made["until-spike"]})
     first = {name: trained[0] for name, trained in runs.items()}
     curves = {name: trained.curve(THRESHOLDS, model="last") for name, trained in first.items()}
     task = trainings.task(place)
@@ -84,7 +84,7 @@ def _lead(points: Number) -> str:
 
 def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
     def reports(name: str, rule: Rule) -> list[dict]:
-        return [trained.report(rule, model="last") for trained in runs[name]]
+        return numbers.reports(runs[name], rule)
 
     def times(what: str, paper: float, found: list[dict]) -> list[Number]:
         counted, note = (paper_time(report, steps) for report in found), "from 0, without rows that never fire"
@@ -94,8 +94,7 @@ def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
         ]
 
     def own(name: str) -> list[Number]:
-        found, what = reports(name, Threshold(THETA)), f"{name}, first spike"
-        return [numbers.accuracy(what, found), numbers.mean_steps(what, found)]
+        return numbers.answers(f"{name}, first spike", reports(name, Threshold(THETA)))
 
     spike, spike_end = reports(SPIKE, Threshold(THETA)), reports(END, Threshold(THETA))
     return [
@@ -115,8 +114,8 @@ def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list
     the same training with the loss at the end."""
 
     def points(name: str) -> list[tuple[float, float]]:
-        reports = [trained.report(Threshold(THETA), model="last") for trained in runs[name]]
-        return [(report["mean_steps"], 100 * report["accuracy"]) for report in reports]
+        found = numbers.reports(runs[name], Threshold(THETA))
+        return [(report["mean_steps"], 100 * report["accuracy"]) for report in found]
 
     def lead(name: str, other: list[tuple[list[float], list[float]]]) -> tuple[float, float | None]:
         """Over the others' (mean steps, accuracy): one for each seed, or one for all."""

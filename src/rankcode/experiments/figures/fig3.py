@@ -20,15 +20,12 @@ PAPER = {LSTM: 98.14, CONV: 99.19}  # of Table 1
 
 
 def reproduce(place: Reproduction) -> Result:
-    settings = {
-        LSTM: trainings.lstm_fast(place),
-        CONV: trainings.conv_lstm_fast(place, 20),
-        SWITCH: trainings.conv_lstm_switch(place),
-    }
-    first = {name: place.trained(setting) for name, setting in settings.items()}
+    made = trainings.settings(place)
+    settings = {LSTM: made["lstm-rank-coded"], CONV: made["conv-lstm-20-fast"], SWITCH: made["conv-lstm-20-switch"]}
+    runs = place.runs(settings)
+    first = {name: trained for name, (trained,) in runs.items()}
     histories = {name: through_training(trained) for name, trained in first.items()}
     before, after = _around_the_switch(first[SWITCH])
-    runs = {name: [trained] for name, trained in first.items()}
     curves = {
         "through training": histories,
         "β": {LSTM: trainings.BETA, CONV: trainings.BETA, "switch": [trainings.FIRST_BETA, trainings.BETA]},

@@ -28,12 +28,8 @@ Runs = dict[Run, list[Trained]]
 
 def reproduce(place: Reproduction) -> Result:
     wanted = [Run(kind, beta) for kind in (RANK_CODED, CONVENTIONAL) for beta in trainings.betas(place)]
-    runs: Runs = {
-        run: [
-            place.trained(trainings.of(place, run), seed) for seed in (place.seeds() if run.beta == MAIN else range(1))
-        ]
-        for run in wanted
-    }
+    seeds = {run: place.seeds() if run.beta == MAIN else range(1) for run in wanted}
+    runs: Runs = {run: [place.trained(trainings.of(place, run), seed) for seed in seeds[run]] for run in wanted}
     fallen = [run for run, (first, *_) in runs.items() if until_fallen(first.records) < len(first.records)]
     drawn: dict[str, Any] = {
         "through training": {

@@ -31,11 +31,10 @@ THRESHOLDS = {  # the first two are the paper's
 
 
 def reproduce(place: Reproduction) -> Result:
-    settings = {SPIKE: trainings.lstm_fast(place), END: trainings.lstm_conventional(place)}
-    more = {EVERY: trainings.lstm_every_step(place), UNTIL: trainings.lstm_until_spike(place)}
-    runs = {name: [place.trained(setting, seed) for seed in place.seeds()] for name, setting in settings.items()}
-    paper = [place.trained(trainings.lstm_paper(place), seed) for seed in place.seeds()]
-    runs |= {name: [place.trained(setting)] for name, setting in more.items()}
+    made = trainings.settings(place)
+    runs = place.runs({SPIKE: made["lstm-rank-coded"], END: made["lstm-conventional"]}, place.seeds())
+    paper = place.runs({PAPER: made["lstm-fast"]}, place.seeds())
+    runs |= place.runs({EVERY: made["lstm-every-step"], UNTIL: made["lstm-until-spike"]})
     first = {name: trained[0] for name, trained in runs.items()}
     curves = {name: trained.curve(THRESHOLDS[name], model="last") for name, trained in first.items()}
     histories = {name: through_training(trained) for name, trained in first.items()}
@@ -46,18 +45,15 @@ def reproduce(place: Reproduction) -> Result:
         "seeds": len(runs[SPIKE]),
         **numbers.cost_curves(runs),
     }
-    found = [*_numbers(runs | {PAPER: paper}), *numbers.cost(runs)]
+    found = [*_numbers(runs | paper), *numbers.cost(runs)]
     return Result(_draw(histories, curves), found, drawn, _text(place, first, curves), first.values())
 
 
 def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
     found = []
     for name, theta in [*((name, trainings.THETA) for name in runs), (END, THRESHOLDS[END][0])]:
-        reports = [each.report(Threshold(theta), model="last") for each in runs[name]]
-        found.append(numbers.accuracy(f"{name}, θ = {theta:g}", reports))
-        found.append(numbers.mean_steps(f"{name}, θ = {theta:g}", reports))
-    at_end = [each.report(Never(), model="last") for each in runs[END]]
-    return [*found, numbers.accuracy(f"{END}, last step", at_end)]
+        found += numbers.answers(f"{name}, θ = {theta:g}", numbers.reports(runs[name], Threshold(theta)))
+    return [*found, numbers.accuracy(f"{END}, last step", numbers.reports(runs[END], Never()))]
 
 
 def _text(place: Reproduction, first: dict[str, Trained], curves: dict[str, Curve]) -> str:

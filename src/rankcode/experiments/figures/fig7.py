@@ -18,7 +18,7 @@ from rankcode.metrics import Curve
 from rankcode.plots.style import COLOURS, plain
 
 TITLE = "Fig. 7: the threshold during training"
-THRESHOLDS = (0.85, 0.9, 0.95, 0.99, 0.999)
+THRESHOLDS = trainings.THRESHOLDS
 THETA = 0.95  # of the paper's other figures
 HIGH = 0.95  # the paper finds little difference as long as θ is reasonably high
 ALL, SOME = "all five networks", f"those trained with θ of at least {HIGH:g}"
@@ -26,8 +26,9 @@ SEEDS = f"seeds of the network trained with θ = {THETA:g}"
 
 
 def reproduce(place: Reproduction) -> Result:
-    runs = {theta: place.trained(trainings.rank_coded(place, theta)) for theta in THRESHOLDS}
-    seeds = [place.trained(trainings.rank_coded(place, THETA), seed) for seed in place.seeds()]
+    settings = {theta: trainings.settings(place)[f"rank-coded-{theta:g}"] for theta in THRESHOLDS}
+    runs = {theta: place.trained(setting) for theta, setting in settings.items()}
+    seeds = [place.trained(settings[THETA], seed) for seed in place.seeds()]
     curves = {theta: trained.curve(CURVE_THRESHOLDS, model="last") for theta, trained in runs.items()}
     apart = {ALL: difference(list(curves.values()))}
     apart[SOME] = difference([curve for theta, curve in curves.items() if theta >= HIGH])

@@ -17,8 +17,7 @@ SPIKE, END = "rank-coded", "conventional"
 
 
 def reproduce(place: Reproduction) -> Result:
-    settings = {SPIKE: trainings.rank_coded(place), END: trainings.conventional(place)}
-    runs = {name: [place.trained(setting, seed) for seed in place.seeds()] for name, setting in settings.items()}
+    runs = place.runs(trainings.settings(place), place.seeds())
     first = {name: trained[0] for name, trained in runs.items()}
     histories = {name: through_training(trained) for name, trained in first.items()}
     drawn = {"through training": histories, "seeds": len(runs[SPIKE]), **numbers.cost_curves(runs)}
@@ -29,12 +28,8 @@ def reproduce(place: Reproduction) -> Result:
 def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
     found = []
     for name, trained in runs.items():
-        reports = [each.report(Threshold(trainings.THETA), model="last") for each in trained]
-        found += [
-            numbers.accuracy(f"{name}, first spike", reports),
-            numbers.mean_steps(f"{name}, first spike", reports),
-        ]
-    return [*found, numbers.accuracy(f"{END}, last step", [each.report(Never(), model="last") for each in runs[END]])]
+        found += numbers.answers(f"{name}, first spike", numbers.reports(trained, Threshold(trainings.THETA)))
+    return [*found, numbers.accuracy(f"{END}, last step", numbers.reports(runs[END], Never()))]
 
 
 def _text(place: Reproduction, first: dict[str, Trained]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankcode.experiments.reproduction import Number, Trained, over_seeds
+from rankcode.rules import Rule
 
-Reports = Iterable[Mapping[str, Any]]  # one for each seed
+Reports = Sequence[Mapping[str, Any]]  # one for each seed
 
 
 def mean(
@@ -24,6 +25,16 @@ def accuracy(what: str, found: Reports, paper: float | str | None = None, note: 
 
 def mean_steps(what: str, found: Reports, note: str = "rows that never fire count in full") -> Number:
     return mean(f"{what}: mean steps read", (report["mean_steps"] for report in found), "steps", None, note)
+
+
+def reports(trained: Iterable[Trained], rule: Rule, model: str = "last") -> list[dict[str, Any]]:
+    """Of each seed, on test data."""
+    return [each.report(rule, model=model) for each in trained]
+
+
+def answers(what: str, found: Reports) -> list[Number]:
+    """Accuracy and steps."""
+    return [accuracy(what, found), mean_steps(what, found)]
 
 
 def cost(runs: Mapping[str, Sequence[Trained]]) -> list[Number]:

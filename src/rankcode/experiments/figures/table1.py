@@ -81,20 +81,21 @@ def reproduce(place: Reproduction) -> Result:
 
 
 def _rows(place: Reproduction) -> list[Row]:
-    def conv(units: int, fast: bool, paper: float, theta: float | None = None) -> Row:
-        setting = (trainings.conv_lstm_fast if fast else trainings.conv_lstm_slow)(place, units)
-        name = f"{'fast' if fast else 'slow'}, RC-ConvLSTM 784-{units}-10"
-        return Row(name + (f" evaluated at θ = {theta:g}" if theta else ""), fast, paper, setting, theta)
+    made = trainings.settings(place)
+
+    def conv(units: int, regime: str, paper: float, theta: float | None = None) -> Row:
+        name = f"{regime}, RC-ConvLSTM 784-{units}-10" + (f" evaluated at θ = {theta:g}" if theta else "")
+        return Row(name, regime == "fast", paper, made[f"conv-lstm-{units}-{regime}"], theta)
 
     return [
-        Row("fast, RC-LSTM 784-340-10", True, 98.14, trainings.lstm_fast(place)),
-        Row(PAPER_BETA, True, 98.14, trainings.lstm_paper(place)),
-        conv(10, True, 98.90),
-        conv(20, True, 99.19),
-        conv(20, True, 99.19, theta=0.9),
-        Row(OWN, True, None, trainings.own(place)),
-        conv(10, False, 99.16),
-        conv(20, False, 99.29),
+        Row("fast, RC-LSTM 784-340-10", True, 98.14, made["lstm-rank-coded"]),
+        Row(PAPER_BETA, True, 98.14, made["lstm-fast"]),
+        conv(10, "fast", 98.90),
+        conv(20, "fast", 99.19),
+        conv(20, "fast", 99.19, theta=0.9),
+        Row(OWN, True, None, made["own"]),
+        conv(10, "slow", 99.16),
+        conv(20, "slow", 99.29),
     ]
 
 

@@ -6,11 +6,11 @@ From the paper: 340 LSTM units, or 10 or 20 ConvLSTM units, one linear readout, 
 units 0.3, AdamW). Here gradients are clipped at norm 1, and validation and saved models use averaged weights (0.999).
 55,000 of the training digits are trained on and 5,000 are held out for validation; the paper trains on all 60,000.
 
-The paper's β is 0.165. With it our LSTM ends at the edge of the fast regime, so `BETA` is 0.1; `lstm_paper` has the
-paper's β and no weight decay. The paper reaches its slow regime with "a higher β" that it does not give. For a row
-whose label is certain, the loss with ten classes is smallest at the probability p with β = 1 / (p · log(9p / (1 − p))):
-p = 0.95 at β = 0.205, and above that firing at 0.95 raises the loss. `SLOW_BETA` is just below, 0.2. The run that
-switches β starts above, at 0.4, and continues with 0.1.
+The paper's β is 0.165. With it our LSTM ends at the edge of the fast regime, so `BETA` is 0.1; the training "lstm-fast"
+has the paper's β and no weight decay. The paper reaches its slow regime with "a higher β" that it does not give. For a
+row whose label is certain, the loss with ten classes is smallest at the probability p with β = 1 / (p · log(9p /
+(1 − p))): p = 0.95 at β = 0.205, and above that firing at 0.95 raises the loss. `SLOW_BETA` is just below, 0.2. The run
+that switches β starts above, at 0.4, and continues with 0.1.
 
 At quick scale networks are small and trainings short; at smoke scale the digits are scikit-learn's.
 """
@@ -70,92 +70,59 @@ def training(place: Reproduction, epochs: tuple[float, float, float], records: i
     )
 
 
-def lstm(place: Reproduction, objective: Objective, name: str, **settings: Any) -> Setting:
-    read = task(place, flat=True)
-    return Setting(
-        f"mnist-lstm-{name}",
-        read,
-        lambda: Network(cells.LSTM(read.input_shape[0], lstm_units(place)), outputs=10),
-        objective,
-        training(place, (0.7, 4, 50), **settings),
-    )
+def settings(place: Reproduction) -> dict[str, Setting]:
+    """The trainings by name. Slow ones are shorter: training starts in the slow regime."""
+    flat, images = task(place, flat=True), task(place)
+    channels, *size = images.input_shape
 
+    def lstm(name: str, objective: Objective, **more: Any) -> Setting:
+        def network() -> Network:
+            return Network(cells.LSTM(flat.input_shape[0], lstm_units(place)), outputs=10)
 
-def lstm_fast(place: Reproduction) -> Setting:
-    return lstm(place, AtSpike(THETA, BETA), "rank-coded", select="harmonic_mean", **DECAY)
+        return Setting(f"mnist-lstm-{name}", flat, network, objective, training(place, (0.7, 4, 50), **more))
 
+    def conv_lstm(paper: int, name: str, beta: float | Switch, epochs: tuple[float, float], **more: Any) -> Setting:
+        def network() -> Network:
+            units = conv_lstm_units(place, paper)
+            return Network(cells.ConvLSTM(channels, units, (size[0], size[1]), kernel(place)), outputs=10)
 
-def lstm_paper(place: Reproduction) -> Setting:
-    """With the paper's β, and no weight decay."""
-    return lstm(place, AtSpike(THETA, PAPER_BETA), "fast", select="harmonic_mean")
+        decay = DECAY | {"weight_decay": CONV_DECAY[paper]}
+        how = training(place, (0.7, *epochs), records=6, **more, **decay)
+        return Setting(f"mnist-conv-lstm-{paper}-{name}", images, network, AtSpike(THETA, beta), how)
 
-
-def lstm_conventional(place: Reproduction) -> Setting:
-    return lstm(place, AtEnd(), "conventional", first_spike_threshold=THETA, **DECAY)
-
-
-def lstm_every_step(place: Reproduction) -> Setting:
-    return lstm(place, EveryStep(), "every-step", first_spike_threshold=THETA, **DECAY)
-
-
-def lstm_until_spike(place: Reproduction) -> Setting:
-    return lstm(place, UntilSpike(0.99), "until-spike", **DECAY)
-
-
-def conv_lstm(
-    place: Reproduction,
-    paper: int,
-    beta: float | Switch,
-    name: str,
-    epochs: tuple[float, float, float],
-    **settings: Any,
-) -> Setting:
-    read = task(place)
-    channels, height, width = read.input_shape
-    return Setting(
-        f"mnist-conv-lstm-{paper}-{name}",
-        read,
-        lambda: Network(
-            cells.ConvLSTM(channels, conv_lstm_units(place, paper), (height, width), kernel(place)), outputs=10
-        ),
-        AtSpike(THETA, beta),
-        training(place, epochs, records=6, **settings, **DECAY | {"weight_decay": CONV_DECAY[paper]}),
-    )
-
-
-def conv_lstm_fast(place: Reproduction, paper: int) -> Setting:
-    return conv_lstm(place, paper, BETA, "fast", (0.7, 1.2, 25), select="harmonic_mean")
-
-
-def conv_lstm_slow(place: Reproduction, paper: int) -> Setting:
-    """Shorter than the others: training starts in the slow regime."""
-    return conv_lstm(place, paper, SLOW_BETA, "slow", (0.7, 0.2, 16))
-
-
-def conv_lstm_switch(place: Reproduction, paper: int = 20) -> Setting:
-    beta = Switch((0, FIRST_BETA), (SWITCH_AT, BETA))
-    return conv_lstm(place, paper, beta, "switch", (0.7, 1.6, 24))
+    spike = {"first_spike_threshold": THETA}
+    made = [
+        lstm("rank-coded", AtSpike(THETA, BETA), select="harmonic_mean", **DECAY),
+        lstm("fast", AtSpike(THETA, PAPER_BETA), select="harmonic_mean"),  # with the paper's β, and no weight decay
+        lstm("conventional", AtEnd(), **spike, **DECAY),
+        lstm("every-step", EveryStep(), **spike, **DECAY),
+        lstm("until-spike", UntilSpike(0.99), **DECAY),
+        conv_lstm(20, "switch", Switch((0, FIRST_BETA), (SWITCH_AT, BETA)), (1.6, 24)),
+        own(place),
+    ]
+    for paper in CONV_DECAY:
+        made.append(conv_lstm(paper, "fast", BETA, (1.2, 25), select="harmonic_mean"))
+        made.append(conv_lstm(paper, "slow", SLOW_BETA, (0.2, 16)))
+    return {setting.name.removeprefix("mnist-"): setting for setting in made}
 
 
 def own(place: Reproduction) -> Setting:
     """Our own network of 0.40 million parameters, which reads at each step all that has appeared of the digit."""
-    read = task(place, augment=True)
-    image, maps, units = read.input_shape[1:], place.pick(8, 8, 32), place.pick(16, 32, 96)
-    how = training(
-        place, (0.7, 0.2, 25), select="first_spike_accuracy", schedule="cosine", optimizer="adamw", weight_decay=0.01
-    )  # fmt: skip
-    return Setting(
-        "mnist-own",
-        read,
-        lambda: Network(cells.Glimpses(image, read.steps, maps, units), outputs=10),
-        UntilSpike(0.99),
-        replace(
-            how,
-            batch_size=place.pick(64, 32, 256),
-            learning_rate=0.002,
-            precision=place.pick("float32", "float32", "bfloat16"),
-        ),
+    digits = task(place, augment=True)
+    image, maps, units = digits.input_shape[1:], place.pick(8, 8, 32), place.pick(16, 32, 96)
+    how = replace(
+        training(place, (0.7, 0.2, 25), select="first_spike_accuracy", schedule="cosine"),
+        batch_size=place.pick(64, 32, 256),
+        learning_rate=0.002,
+        precision=place.pick("float32", "float32", "bfloat16"),
+        optimizer="adamw",
+        weight_decay=0.01,
     )
+
+    def network() -> Network:
+        return Network(cells.Glimpses(image, digits.steps, maps, units), outputs=10)
+
+    return Setting("mnist-own", digits, network, UntilSpike(0.99), how)
 
 
 def beyond_the_paper(place: Reproduction) -> str:

@@ -35,8 +35,9 @@ def network(place: Reproduction) -> Network:
     )
 
 
-def training(place: Reproduction, objective: Objective, name: str) -> Setting:
-    settings = replace(
+def settings(place: Reproduction) -> dict[str, Setting]:
+    """The trainings by name."""
+    training = replace(
         TRAINING,
         epochs=place.pick(2, 0.25, 30),
         batch_size=place.pick(64, 100, 400),
@@ -45,12 +46,9 @@ def training(place: Reproduction, objective: Objective, name: str) -> Setting:
         first_spike_threshold=THETA,
         finish_with="last",
     )
-    return Setting(f"mnist-spiking-{name}", mnist_trainings.task(place), lambda: network(place), objective, settings)
-
-
-def rank_coded(place: Reproduction) -> Setting:
-    return training(place, AtSpike(THETA), "rank-coded")
-
-
-def conventional(place: Reproduction) -> Setting:
-    return training(place, AtEnd(), "conventional")
+    objectives: dict[str, Objective] = {"rank-coded": AtSpike(THETA), "conventional": AtEnd()}
+    digits = mnist_trainings.task(place)
+    return {
+        name: Setting(f"mnist-spiking-{name}", digits, lambda: network(place), objective, training)
+        for name, objective in objectives.items()
+    }

@@ -27,61 +27,31 @@ def task(place: Reproduction) -> Spotting:
     return Spotting(validation_rows=place.pick(200, 2_000, 2_000), test_rows=place.pick(500, 20_000, 100_000))
 
 
-def rank_coded(place: Reproduction) -> Setting:
-    return _setting(place, "rank-coded", AtSpike(0.95), _paper_training(place))
-
-
-def conventional(place: Reproduction) -> Setting:
-    return _setting(place, "conventional", AtEnd(), _paper_training(place))
-
-
-def every_step(place: Reproduction) -> Setting:
-    return _setting(place, "every-step", EveryStep(), _paper_training(place))
-
-
-def until_spike(place: Reproduction) -> Setting:
-    return _setting(place, "until-spike", UntilSpike(0.99), _paper_training(place))
-
-
-def own(place: Reproduction) -> Setting:
-    """Rank coding with β > 0, a cosine schedule and averaged weights."""
-    training = replace(
+def settings(place: Reproduction) -> dict[str, Setting]:
+    """The trainings by name. "own" is rank coding with β > 0, a cosine schedule and averaged weights."""
+    paper = replace(
         TRAINING,
-        examples=_examples(place),
-        learning_rate=0.002,
-        schedule="cosine",
-        ema_decay=place.pick(0.9, 0.99, 0.999),
-        max_grad_norm=1.0,
-        finish_with="last",
-        validate_every=_validate_every(place),
-    )
-    return _setting(place, "rank-coded-own", AtSpike(0.95, beta=0.05), training)
-
-
-def _paper_training(place: Reproduction) -> Training:
-    return replace(
-        TRAINING,
-        examples=_examples(place),
+        examples=place.pick(2_560, 200_000, 1_500_000),
         learning_rate=place.pick(0.01, 0.001, 0.0003),
         max_grad_norm=None,
         finish_with="last",
-        validate_every=_validate_every(place),
+        validate_every=place.pick(10, 50, 50),
     )
+    own = replace(
+        paper, learning_rate=0.002, schedule="cosine", ema_decay=place.pick(0.9, 0.99, 0.999), max_grad_norm=1.0
+    )  # fmt: skip
+    made: dict[str, tuple[Objective, Training]] = {
+        "rank-coded": (AtSpike(0.95), paper),
+        "conventional": (AtEnd(), paper),
+        "every-step": (EveryStep(), paper),
+        "until-spike": (UntilSpike(0.99), paper),
+        "rank-coded-own": (AtSpike(0.95, beta=0.05), own),
+    }
 
-
-def _examples(place: Reproduction) -> int:
-    return place.pick(2_560, 200_000, 1_500_000)
-
-
-def _validate_every(place: Reproduction) -> int:
-    return place.pick(10, 50, 50)  # the paper's
-
-
-def _setting(place: Reproduction, name: str, objective: Objective, training: Training) -> Setting:
     def network() -> Network:
         return Network(cells.LSTM(1, place.pick(16, UNITS, UNITS)), outputs=1)
 
-    return Setting(f"spotting-{name}", task(place), network, objective, training)
+    return {name: Setting(f"spotting-{name}", task(place), network, *parts) for name, parts in made.items()}
 
 
 def seconds(trained: Trained) -> float:
