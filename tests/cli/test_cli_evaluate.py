@@ -30,8 +30,8 @@ def test_a_run_on_sound_tells_milliseconds(trained, capsys, monkeypatch):
     main(["evaluate", str(trained / "sound-run"), *CPU])
     text = capsys.readouterr().out
     assert "heard          300 ms" in text and "deep " in text and "high " in text
-    main(["tradeoff", str(trained / "sound-run"), *CPU, "--thresholds", "0.6", "0.9"])
-    curve = json.loads(Path("tradeoff.json").read_text())["curves"][str(trained / "sound-run")]
+    main(["tradeoff", str(trained / "sound-run"), *CPU, "--thresholds", "0.6", "0.9", "--output", "curve"])
+    curve = json.loads(Path("curve.json").read_text())["curves"][str(trained / "sound-run")]
     assert len(curve["milliseconds"]) == 2 and all(212.5 <= each <= 300 for each in curve["milliseconds"])
 
 
@@ -49,7 +49,7 @@ def test_evaluate_where_the_data_is_now(trained, tmp_path, capsys):
     assert reports[0] == reports[1] and reports[0]["report"]["rows"] == 12
     says(["tradeoff", "run", *CPU], "gone.npz")
     main(["tradeoff", "run", "--data", "moved.npz", *CPU, "--thresholds", "0.9"])
-    curve = json.loads(Path("tradeoff.json").read_text())["curves"]["run"]
+    curve = json.loads(Path("run/tradeoff.json").read_text())["curves"]["run"]
     assert curve["accuracy"] == pytest.approx([reports[0]["report"]["accuracy"]])
 
 
@@ -106,7 +106,7 @@ def test_other_data_of_another_kind(trained):
 
 def test_a_task_without_data_has_it_nowhere_else():
     main(["train", "spotting", *QUICK, "--examples", "32", "--folder", "run"])
-    says(["evaluate", "run", "--data", "x", *CPU], "the task spotting has no setting data")
+    says(["evaluate", "run", "--data", "x", *CPU], "the task of run has no setting data")
     says(["evaluate", "run", "--on", "x.npz", *CPU], "no front end for raw data")
 
 
@@ -195,7 +195,7 @@ def test_classes_that_must_not_fire_stay_silent_at_another_threshold(trained, ca
     assert reports[0] == reports[1] and 0.4 < report["fired"] < 0.6  # half of the rows are high
     assert rc.evaluate(network, task, rc.Threshold(0.8)).fired > 0.9
     main(["tradeoff", "run", *CPU, "--thresholds", "0.8"])
-    assert json.loads(Path("tradeoff.json").read_text())["curves"]["run"]["fired"] == [report["fired"]]
+    assert json.loads(Path("run/tradeoff.json").read_text())["curves"]["run"]["fired"] == [report["fired"]]
     capsys.readouterr()
     main(["predict", "run", str(trained / "levels.npz"), *CPU, "--threshold", "0.7", "--json"])
     assert {each["label"] for each in answers(capsys) if each["fired"]} == {"high"}

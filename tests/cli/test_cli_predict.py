@@ -52,7 +52,9 @@ def test_predict_the_rows_of_a_file(trained, capsys):
     expected = rc.predict(RunFolder(trained / "series-run").model(), "other.npz", rc.Threshold(0.9))
     assert [{**each, "from": ""} for each in found] == [{"from": "", **each._asdict()} for each in expected]
     main(["predict", str(trained / "series-run"), "other.npz", *CPU])
-    assert len(capsys.readouterr().out.splitlines()) == 7
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 6 and head.split() == ["answer", "probability", "steps", "from"]  # "heard" is for sound
+    assert rows[0].split()[3:] == ["other.npz,", "row", "1"]
 
 
 def test_predict_with_a_model_file(trained, capsys):

@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from small_data import CPU, QUICK, says, two_levels
 
 from rankcode.cli.main import main
+from rankcode.saving.checkpoint import write_checkpoint
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training import records
 
@@ -60,7 +60,7 @@ def test_tensorboard_goes_into_the_default_folder_and_on_with_the_run(tmp_path, 
     (run,) = Path("runs").iterdir()
     (event,) = run.glob("events.out.tfevents*")
     size = event.stat().st_size
-    torch.save(torch.load(run / "checkpoint.pt", weights_only=True) | {"batch": 4}, run / "checkpoint.pt")
+    write_checkpoint(run / "checkpoint.pt", RunFolder(run).checkpoint() | {"batch": 4})
     main(["resume", str(run), *CPU])
     assert sum(each.stat().st_size for each in run.glob("events.out.tfevents*")) > size
 
@@ -93,9 +93,16 @@ def test_a_finished_run_is_trained_for_longer(tmp_path, capsys):
     main(["resume", "run", *CPU, "--epochs", "4"])
     assert Path("run/last.safetensors").read_bytes() == Path("at-once/last.safetensors").read_bytes()
     assert RunFolder("run").config()["training"]["epochs"] == 4
+    capsys.readouterr()
+    main(["resume", "run", *CPU])
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "the run is complete after 4 epochs; to train for longer:\n  rankcode resume run --epochs 8\n"
+    )
+    says(["resume", "run", *CPU, "--epochs", "3"], "run holds a longer run than --epochs 3: epochs and", status=1)
     main(["resume", "run", *CPU, "--examples", "500"])
     assert RunFolder("run").records()[-1]["examples"] >= 500
-    says(["resume", "run", *CPU, "--examples", "100"], "examples", status=1)
+    says(["resume", "run", *CPU, "--examples", "100"], "run holds a longer run than --examples 100:", status=1)
     says(["resume", "run", *CPU, "--epochs", "9", "--examples", "900"], "epochs or examples, not both", status=2)
     says(["resume", "run", *CPU, "--epochs", "-1"], "epochs must be a number above 0", status=2)
     says(["resume", "run", *CPU, "--epochs", "1e308"], "--epochs", "too long", status=1)

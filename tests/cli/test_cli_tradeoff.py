@@ -37,6 +37,10 @@ def test_train_evaluate_tradeoff(tmp_path, capsys):
     written = json.loads((tmp_path / "pictures" / "curve.json").read_text())
     assert len(written["curves"]) == 2 and "optimal stopping" in written["limits"]
     assert (tmp_path / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    main(["tradeoff", str(tmp_path / "coded"), *few])
+    text = capsys.readouterr().out
+    for kind in ("png", "json"):  # by default into the folder of the run
+        assert (tmp_path / "coded" / f"tradeoff.{kind}").exists() and str(tmp_path / f"coded/tradeoff.{kind}") in text
 
 
 def test_cells_that_read_images_differently_are_compared(tmp_path, capsys):

@@ -170,15 +170,16 @@ def test_the_end_of_training_says_what_was_kept_and_what_to_try(trained, capsys)
         records = RunFolder(f"the {kept}").records()
         record = records[-1] if kept == "last" else min(records, key=lambda each: each["validation"]["loss"])
         accuracy, steps = 100 * record["validation"]["accuracy"], record["validation"]["mean_steps"]
+        rows = record["validation"]["rows"]
         text = capsys.readouterr().out
         assert text.startswith(
-            f"kept the {kept} model: accuracy {accuracy:.2f} %, mean steps {steps:.2f} on validation"
+            f"kept the {kept} model: accuracy {accuracy:.2f} %, mean steps {steps:.2f} on {rows:,} validation rows\n"
         )
         assert f"rankcode evaluate 'the {kept}' " in text and "predict" not in text  # spotting has no files to answer
     few = ["--hidden-size", "2", "--epochs", "1", "--no-progress", *CPU]
     main(["train", str(trained / "levels.npz"), *few, "--threshold", "1", "--folder", "run"])
     text = capsys.readouterr().out
-    assert "no row of the validation data fires: train for longer" in text and "rankcode predict run FILE" in text
+    assert "none of the validation rows fire: train for longer" in text and "rankcode predict run FILE" in text
     main(["train", str(trained / "levels.npz"), *few, "--objective", "at-end"])
     assert "fires" not in capsys.readouterr().out
 

@@ -55,9 +55,12 @@ def test_the_legend_covers_no_point_and_has_every_name():
     assert figure.axes[0].get_title(loc="left") == "ECG $200$"
 
 
-def test_the_picture_says_what_it_leaves_out():
-    def said(accuracy):
-        figure = plots.plot_tradeoff({"run": curve((0.5, 0.9, 0.99), accuracy, (1.0, 4.0, 6.0))})
-        return figure.axes[0].get_title(loc="right")
+def test_every_threshold_is_in_the_picture():
+    figure = plots.plot_tradeoff({"run": curve((0.5, 0.9, 0.99), (0.3, 0.8, 0.9), (1.0, 4.0, 6.0))})
+    figure.draw_without_rendering()
+    assert all(figure.axes[0].get_window_extent().contains(*dot) for dot in on_screen(figure))
 
-    assert said((0.3, 0.8, 0.9)) == "below the picture: 1 with θ < 0.8" and said((0.8, 0.8, 0.9)) == ""
+
+def test_small_differences_do_not_fill_the_picture():
+    axes = plots.plot_tradeoff({"run": curve((0.5, 0.9), (0.95, 0.9502), (1.0, 4.0))}).axes[0]
+    assert axes.get_ylim()[1] - axes.get_ylim()[0] == pytest.approx(5)

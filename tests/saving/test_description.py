@@ -6,7 +6,7 @@ import math
 import random
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -24,20 +24,27 @@ def there_and_back(part, family):
     return read_part(parse(json.dumps(describe(part))), family, "part")
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        rc.Threshold(0.7),
-        rc.Threshold(0.8, classes=(1, 0)),
-        rc.StepThresholds((0.9, 0.6), classes=(1,)),
-        rc.Never(),
-        rc.Patience(rc.Threshold(0.6), 3),
-        rc.Patience(rc.Patience(rc.StepThresholds((0.6,)), 2), 3),
-    ],
-    ids=str,
-)
-def test_every_rule_is_read_back(rule):
-    assert there_and_back(rule, RULES) == rule
+PATIENT = rc.Patience(rc.Patience(rc.StepThresholds((0.6,)), 2), 3)
+PARTS = [
+    *(
+        (rule, RULES)
+        for rule in (rc.Threshold(0.8, classes=(1, 0)), rc.StepThresholds((0.9, 0.6)), rc.Never(), PATIENT)
+    ),
+    (rc.AtSpike(0.9, rc.Switch((0, 0.4), (0.5, 0.1))), OBJECTIVES),
+    (rc.AtSpike(rule=PATIENT, beta=1), OBJECTIVES),
+    *((objective, OBJECTIVES) for objective in (rc.UntilSpike(0.7, 0.2), rc.AtEnd(0.3), rc.EveryStep())),
+    *(
+        (task, TASK_KINDS)
+        for task in (Spotting(test_rows=5), TwoSequence(steps=4, mean=0.3), TemporalDigits(flat=True))
+    ),
+    *((task, TASK_KINDS) for task in (TemporalMNIST("x", steps=4, flat=True), SpeechCommands("y", True, 3, True))),
+    (OwnData("z", split_seed=4), TASK_KINDS),
+]
+
+
+@pytest.mark.parametrize(("part", "family"), PARTS, ids=lambda value: "" if isinstance(value, dict) else str(value))
+def test_every_part_is_read_back(part, family):
+    assert there_and_back(part, family) == part
 
 
 @pytest.mark.parametrize("steps", [4, [1, 7, 3]])
@@ -46,41 +53,7 @@ def test_planted_steps_are_read_back(steps):
     assert isinstance(again, rc.FireAt) and again.steps.equal(torch.tensor(steps))
 
 
-@pytest.mark.parametrize(
-    "objective",
-    [
-        rc.AtSpike(0.8, 0.1),
-        rc.AtSpike(0.9, rc.Switch((0, 0.4), (0.5, 0.1))),
-        rc.AtSpike(rule=rc.Threshold(0.9, classes=(0, 2))),
-        rc.AtSpike(rule=rc.Patience(rc.Threshold(0.9), 2), beta=1),
-        rc.UntilSpike(0.7, 0.2),
-        rc.AtEnd(0.3),
-        rc.AtEnd(rc.Switch((0, 0.2))),
-        rc.EveryStep(),
-    ],
-    ids=str,
-)
-def test_every_objective_is_read_back(objective):
-    assert there_and_back(objective, OBJECTIVES) == objective
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        Spotting(test_rows=5),
-        TwoSequence(steps=4, mean=0.3),
-        TemporalDigits(flat=True),
-        TemporalMNIST("x", steps=4, flat=True),
-        SpeechCommands("y", True, 3, True),
-        OwnData("z", split_seed=4),
-    ],
-    ids=lambda task: task.name,
-)
-def test_every_task_is_read_back(task):
-    assert there_and_back(task, TASK_KINDS) == task
-
-
-def test_parts_of_the_users_own_are_named_with_what_can_be_compared():
+def test_custom_parts_are_named_with_what_can_be_compared():
     @dataclass
     class Mine(rc.Objective):
         power: int
@@ -110,14 +83,14 @@ def test_parts_of_the_users_own_are_named_with_what_can_be_compared():
         ({"kind": ["Threshold"]}, r"part is of the kind \['Threshold'\], not one of "),
         ({"kind": "AtEnd"}, "part is of the kind 'AtEnd', not one of "),
         ({"kind": "Threshold", "theta": 1}, "part has a setting 'theta', which Threshold does not have"),
-        ({"kind": "StepThresholds"}, "part lacks thresholds"),
-        ({"kind": "Threshold", "threshold": "0.9"}, "part.threshold must be a number, not '0.9'"),
-        ({"kind": "Threshold", "threshold": True}, "part.threshold must be a number, not True"),
-        ({"kind": "Threshold", "threshold": 10**400}, "part.threshold must be a number, not 1000"),
+        ({"kind": "StepThresholds"}, r"part cannot be built: .* missing 1 required .* argument: 'thresholds'"),
+        ({"kind": "Threshold", "threshold": "0.9"}, "part.threshold must be float, not '0.9'"),
+        ({"kind": "Threshold", "threshold": True}, "part.threshold must be float, not True"),
+        ({"kind": "Threshold", "threshold": 10**400}, "part.threshold must be float, not 1000"),
         ({"kind": "Threshold", "threshold": -1}, "part cannot be built: a threshold must be a number above 0, not -1"),
-        ({"kind": "Threshold", "classes": {}}, "part.classes must be a list or null, not {}"),
-        ({"kind": "Threshold", "classes": [0, "1"]}, r"part.classes\[1\] must be a whole number, not '1'"),
-        ({"kind": "Patience", "count": 2, "rule": {"kind": "Patience", "count": 2}}, "part.rule lacks rule"),
+        ({"kind": "Threshold", "classes": {}}, r"part.classes must be tuple\[int, ...\] \| None, not {}"),
+        ({"kind": "Threshold", "classes": [0, "1"]}, r"part.classes\[1\] must be int, not '1'"),
+        ({"kind": "Patience", "count": 2, "rule": {"kind": "Threshold", "x": 2}}, "part.rule has a setting 'x'"),
         ({"kind": "FireAt", "steps": []}, "part cannot be built: FireAt needs one step"),
     ],
     ids=str,
@@ -133,18 +106,6 @@ def test_what_is_not_json_or_too_deep(text):
     with pytest.raises(ValueError, match=said) as error, content_of("a.json"):
         parse(text)
     assert ("deeply" in str(error.value)) == (len(text) > 50)
-
-
-def test_settings_of_a_task_can_be_changed_where_it_has_them(run, tmp_path):
-    shutil.copy(run / "config.json", tmp_path)
-    folder = RunFolder(tmp_path)
-    assert folder.task(test_rows=7, data=None) == TwoSequence(steps=5, validation_rows=50, test_rows=7)
-    with pytest.raises(ValueError, match=r"^the task two-sequence has no setting data$"):
-        folder.task("elsewhere")
-    config = folder.config()
-    for task, where in ((TemporalMNIST("x"), "data"), (OwnData("x"), "path")):
-        (tmp_path / "config.json").write_text(json.dumps(config | {"task": describe(task)}))
-        assert folder.task("elsewhere") == replace(task, **{where: "elsewhere"})
 
 
 # Damaged files
@@ -219,68 +180,29 @@ def test_a_damaged_config_is_refused_or_read(run, tmp_path):
     file, folder = tmp_path / "config.json", RunFolder(tmp_path)
     actions = folder.task, folder.objective, folder.rule, folder.network, lambda: rc.load(tmp_path)
     actions = (*actions, lambda: rc.Training.of_run(folder))
-    for _ in range(400):
+    for _ in range(150):
         file.write_text(json.dumps(mutated(config, chance)))
         refused += any([refused_well(action, file) for action in actions])
-    assert refused > 200
+    assert refused > 75
 
 
+@pytest.mark.filterwarnings("ignore:the rule .* is not part of rankcode")
 def test_damaged_metadata_of_a_model_is_refused_or_read(run, tmp_path):
     with safe_open(run / "best.safetensors", "pt") as file:
         header = json.loads(file.metadata()["rankcode"])
         del header["checksum"]
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     chance, refused, path = random.Random(0), 0, tmp_path / "model"
-    for _ in range(400):
+    for _ in range(200):
         save_file(weights, path, metadata(mutated(header, chance), weights))
         refused += refused_well(lambda: rc.load(path), path)
-    assert refused > 200
+    assert refused > 100
 
 
 def test_a_model_with_a_flipped_bit_is_refused(run, tmp_path):
     content, chance, path = (run / "best.safetensors").read_bytes(), random.Random(0), tmp_path / "model"
-    for _ in range(300):
+    for _ in range(150):
         damaged = bytearray(content)
         damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged)
         assert refused_well(lambda: rc.load(path), path)
-
-
-def test_a_checkpoint_with_a_flipped_bit_is_refused_or_not_changed_by_it(run, tmp_path):
-    content, chance, refused = (run / "checkpoint.pt").read_bytes(), random.Random(0), 0
-    whole, folder, file = RunFolder(run).checkpoint(), RunFolder(tmp_path), tmp_path / "checkpoint.pt"
-    for _ in range(300):
-        damaged = bytearray(content)
-        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-        file.write_bytes(damaged)
-        if refused_well(folder.checkpoint, file):
-            refused += 1
-        else:
-            assert str(folder.checkpoint()) == str(whole)
-    assert refused > 100
-
-
-def test_a_checkpoint_with_other_content_is_refused_or_read(run, tmp_path, monkeypatch):
-    """The run is cut off, so that training goes on from the checkpoint."""
-    chance, refused, folder = random.Random(0), 0, RunFolder(tmp_path / "run")
-    task, objective = RunFolder(run).task(), RunFolder(run).objective()
-    config = replace(rc.Training.of_run(RunFolder(run), device="cpu", progress=False), folder=str(folder.path))
-
-    def stop(self, checkpoint, write=RunFolder.write_checkpoint):
-        write(self, checkpoint)
-        if checkpoint["batch"]:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(RunFolder, "write_checkpoint", stop)
-        rc.fit(RunFolder(run).network(), task, objective, replace(config, resume=False))
-    monkeypatch.setattr(RunFolder, "finish", lambda self: None)  # a picture takes longer than the training
-    checkpoint, before = folder.checkpoint(), {file.name: file.read_bytes() for file in folder.path.iterdir()}
-    for _ in range(200):
-        for name, content in before.items():
-            (folder.path / name).write_bytes(content)
-        torch.save(mutated(checkpoint, chance), folder.path / "checkpoint.pt")
-        if refused_well(lambda: rc.fit(folder.network(), task, objective, config), folder.path):
-            refused += 1
-            assert (folder.path / "best.safetensors").read_bytes() == before["best.safetensors"]
-    assert refused > 50

@@ -4,6 +4,7 @@ import os
 import resource
 import time
 from collections import OrderedDict
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 import rankcode as rc
 from rankcode import cells
 from rankcode.saving import files as whole_file
+from rankcode.saving.description import describe
 from rankcode.saving.model_file import metadata
 
 IMAGES = {"in_channels": 1, "image_size": (4, 3)}
@@ -75,11 +77,12 @@ class Own(nn.Module):
         return state, state
 
 
-def one_line(error, *words):
-    message = str(error.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message, message
+def refused(path, *words, error=ValueError, **options):
+    """Loading is refused in one line that holds these words."""
+    with pytest.raises(error) as caught:
+        rc.load(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message and all(word in message for word in (path.name, *words)), message
 
 
 def same_weights(one, other):
@@ -87,86 +90,53 @@ def same_weights(one, other):
     return list(one) == list(other) and all(one[name].equal(other[name]) for name in one)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_every_built_in_part_comes_back(kind, dtype, tmp_path):
     make, shape = NETWORKS[kind]
     network = make().to(dtype)
     rc.save(network, tmp_path / "model.rc")
     again = rc.load(tmp_path / "model.rc")
-    assert repr(again) == repr(network)
-    assert (again.activation, again.outputs, again.num_classes) == (
-        network.activation,
-        network.outputs,
-        network.num_classes,
-    )
-    assert all(parameter.dtype == dtype for parameter in again.parameters())
-    assert same_weights(again, network)
+    assert repr(again) == repr(network) and describe(again) == describe(network)
+    assert all(parameter.dtype == dtype for parameter in again.parameters()) and same_weights(again, network)
     inputs = 2 * torch.randn(4, 6, *shape, dtype=dtype)
     expected, got = (rc.trace(each, inputs) for each in (network, again))
     assert got.activations.equal(expected.activations)
     assert os.listdir(tmp_path) == ["model.rc"]
 
 
-def test_settings_that_change_what_is_computed_come_back(tmp_path):
-    network = NETWORKS["lif"][0]()
-    rc.save(network, tmp_path / "model.rc")
-    assert rc.load(tmp_path / "model.rc").cell.settings() == network.cell.settings()
+NAMED = OrderedDict(low=nn.Linear(4, 4), up=nn.Linear(4, 2))
+CUSTOM = {
+    "cell": lambda: rc.Network(Own(), 2, readout=nn.Linear(4, 2)),
+    "cell in a stack": lambda: rc.Network(cells.Stack(cells.GRU(3, 3), Own()), 2, readout=nn.Linear(4, 2)),
+    "readout": lambda: rc.Network(cells.GRU(3, 4), 2, readout=nn.Bilinear(4, 4, 2)),
+    "layer": lambda: rc.Network(cells.GRU(3, 4), 2, readout=nn.Sequential(nn.Softplus(), nn.Linear(4, 2))),
+    "names of layers": lambda: rc.Network(cells.GRU(3, 4), 2, readout=nn.Sequential(deepcopy(NAMED))),
+}
 
 
-def test_an_own_cell_needs_a_network_to_load_into(tmp_path):
-    network = rc.Network(Own(), 2)
-    inputs = torch.randn(3, 5, 3)
+@pytest.mark.parametrize("make", CUSTOM.values(), ids=CUSTOM)
+def test_a_network_with_custom_parts_needs_a_network_to_load_into(make, tmp_path):
+    network, again, path = make(), make(), tmp_path / "own.rc"
+    rc.save(network, path)
+    refused(path, "is not part of rankcode", "network=")
+    assert rc.load(path, network=again) is again and same_weights(again, network)
+
+
+def test_layers_without_a_size_take_that_of_the_file(tmp_path):
+    network, again, inputs = rc.Network(Own(), 2), rc.Network(Own(), 2), torch.randn(3, 5, 3)
     expected = rc.decide(network, inputs).probabilities
     rc.save(network, tmp_path / "own.rc")
-    with pytest.raises(ValueError) as error:
-        rc.load(tmp_path / "own.rc")
-    one_line(error, "own.rc", "Own", "network=")
-
-    again = rc.Network(Own(), 2)  # its readout has no size yet: it takes that of the file
-    assert rc.load(tmp_path / "own.rc", network=again) is again
-    assert same_weights(again, network)
+    rc.load(tmp_path / "own.rc", network=again)
     assert rc.decide(again, inputs).probabilities.equal(expected)
-
-
-@pytest.mark.parametrize("part", ["readout", "cell in a stack", "layer"])
-def test_own_parts_anywhere(part, tmp_path):
-    def make():
-        own = nn.Sequential(nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 2))
-        if part == "cell in a stack":
-            return rc.Network(cells.Stack(cells.GRU(3, 3), Own()), 2, readout=nn.Linear(4, 2))
-        return rc.Network(cells.GRU(3, 4), 2, readout=own if part == "layer" else nn.Bilinear(4, 4, 2))
-
-    network, path = make(), tmp_path / "own.rc"
-    rc.save(network, path)
-    with pytest.raises(ValueError) as error:
-        rc.load(path)
-    one_line(error, "network=")
-    assert same_weights(rc.load(path, network=make()), network)
-
-
-def test_layers_with_names_of_their_own_are_not_lost(tmp_path):
-    def make():
-        return rc.Network(
-            cells.GRU(3, 4), 2, readout=nn.Sequential(OrderedDict(low=nn.Linear(4, 4), up=nn.Linear(4, 2)))
-        )
-
-    network = make()
-    rc.save(network, tmp_path / "named.rc")
-    with pytest.raises(ValueError) as error:
-        rc.load(tmp_path / "named.rc")
-    one_line(error, "network=")
-    assert same_weights(rc.load(tmp_path / "named.rc", network=make()), network)
 
 
 def test_a_network_that_does_not_fit_is_left_as_it_was(tmp_path):
     rc.save(rc.Network(cells.LSTM(3, 4), 5), tmp_path / "model.rc")
     network = rc.Network(cells.LSTM(3, 4), 2)
-    before = {name: weight.clone() for name, weight in network.state_dict().items()}
-    with pytest.raises(ValueError) as error:
-        rc.load(tmp_path / "model.rc", network=network)
-    one_line(error, "model.rc", "readout.weight")
-    assert all(weight.equal(before[name]) for name, weight in network.state_dict().items())
+    before = deepcopy(network)
+    refused(tmp_path / "model.rc", "readout.weight", network=network)
+    assert same_weights(network, before)
 
 
 # Files that are not models
@@ -183,27 +153,16 @@ def good(tmp_path):
 
 def test_a_file_cut_short(good):
     content = good.read_bytes()
-    for size in (1, 7, 8, 9, 100, len(content) // 2, len(content) - 1):
-        cut = good.with_name("cut.rc")
-        cut.write_bytes(content[:size])
-        with pytest.raises(ValueError) as error:
-            rc.load(cut)
-        one_line(error, "cut.rc")
+    for size in (0, 1, 7, 8, 9, 100, len(content) // 2, len(content) - 1):
+        good.write_bytes(content[:size])
+        refused(good)
 
 
-@pytest.mark.parametrize("content", [b"", b"accuracy,steps\n0.9,12\n" * 100, b"\x00" * 64, b"{}", b"\xff" * 1000])
+@pytest.mark.parametrize("content", [b"accuracy,steps\n0.9,12\n" * 100, b"\x00" * 64, b"{}", b"\xff" * 1000])
 def test_a_file_of_another_sort(content, tmp_path):
-    path = tmp_path / "other.rc"
-    path.write_bytes(content)
-    with pytest.raises(ValueError) as error:
-        rc.load(path)
-    one_line(error, "other.rc")
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError) as error:
-        rc.load(tmp_path / "none.rc")
-    one_line(error, "none.rc")
+    (tmp_path / "other.rc").write_bytes(content)
+    refused(tmp_path / "other.rc")
+    refused(tmp_path / "none.rc", error=FileNotFoundError)
 
 
 @pytest.mark.parametrize(
@@ -240,14 +199,6 @@ def test_the_models_of_a_run_have_the_rule_of_the_training(tmp_path):
         assert network.rule == rc.load(folder / "last.safetensors").rule == rc.load(folder).rule == rule
 
 
-@pytest.mark.parametrize("content", ["{", "3", '{"format": 1, "training": {"finish_with": "last"}, "objective": 3}'])
-def test_a_run_folder_that_is_damaged(content, tmp_path):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ValueError) as error:
-        rc.load(tmp_path)
-    one_line(error, "config.json is damaged")
-
-
 def with_header(good, **changes):
     """A copy of a good file whose header says something else; a change to None leaves the key out."""
     with safe_open(good, "pt") as file:
@@ -266,13 +217,8 @@ def with_header(good, **changes):
 
 def test_the_header_is_read(good):
     assert same_weights(rc.load(with_header(good)), rc.load(good))
-
-
-@pytest.mark.parametrize("number", [0, 2, "1", None])
-def test_another_format(good, number):
-    with pytest.raises(ValueError) as error:
-        rc.load(with_header(good, format=number))
-    one_line(error, "changed.rc", "format")
+    for number in (0, 2, "1", None):
+        refused(with_header(good, format=number), "format")
 
 
 def kind(name, **settings):
@@ -311,9 +257,7 @@ def kind(name, **settings):
 )
 def test_a_header_can_only_name_built_in_parts(good, changes, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError) as error:
-        rc.load(with_header(good, **changes))
-    one_line(error)
+    refused(with_header(good, **changes))
     assert not (tmp_path / "owned").exists()
 
 
@@ -356,21 +300,15 @@ def test_weights_that_are_not_finite_are_refused_by_name(value, tmp_path):
 
 
 @pytest.mark.parametrize("header", ["3", "[1]", "null", "{}", "not json", '"x"'])
-def test_a_header_that_is_no_header(good, header):
-    path = good.with_name("bad.rc")
-    save_file({"a": torch.zeros(1)}, path, {"rankcode": header})
-    with pytest.raises(ValueError) as error:
-        rc.load(path)
-    one_line(error, "bad.rc")
+def test_a_header_that_is_no_header(header, tmp_path):
+    save_file({"a": torch.zeros(1)}, tmp_path / "bad.rc", {"rankcode": header})
+    refused(tmp_path / "bad.rc")
 
 
-def test_a_file_of_another_library(good):
-    path = good.with_name("theirs.safetensors")
+def test_a_file_of_another_library(tmp_path):
     for theirs in (None, {"format": "pt"}):
-        save_file({"weight": torch.zeros(3)}, path, theirs)
-        with pytest.raises(ValueError) as error:
-            rc.load(path)
-        one_line(error, "theirs.safetensors", "rankcode")
+        save_file({"weight": torch.zeros(3)}, tmp_path / "theirs.safetensors", theirs)
+        refused(tmp_path / "theirs.safetensors", "was not written by rankcode.save")
 
 
 def test_a_pickle_is_not_opened(tmp_path):
@@ -379,26 +317,11 @@ def test_a_pickle_is_not_opened(tmp_path):
             return os.mkdir, (str(tmp_path / "owned"),)
 
     torch.save({"network": Payload()}, tmp_path / "model.rc")
-    with pytest.raises(ValueError):
-        rc.load(tmp_path / "model.rc")
+    refused(tmp_path / "model.rc")
     assert not (tmp_path / "owned").exists()
 
 
 # Writing
-
-
-@pytest.mark.parametrize("broken", ["replace", "fsync"])
-def test_a_save_that_fails_leaves_the_old_file(good, broken, monkeypatch):
-    before = good.read_bytes()
-
-    def fail(*args):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(whole_file.os, broken, fail)
-    with pytest.raises(OSError, match="no space"):
-        rc.save(rc.Network(cells.GRU(3, 4), 2), good)
-    assert good.read_bytes() == before
-    assert os.listdir(good.parent) == [good.name]
 
 
 def test_a_save_never_writes_into_the_old_file(good, monkeypatch):
@@ -417,16 +340,7 @@ def test_a_folder_is_made(tmp_path):
     assert rc.load(str(tmp_path / "a" / "b" / "model.rc")).outputs == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_networks_of_half_the_width_come_back(dtype, tmp_path):
-    network = rc.Network(cells.GRU(3, 4), 5).to(dtype)
-    rc.save(network, tmp_path / "half")
-    loaded = rc.load(tmp_path / "half")
-    for name, weight in network.state_dict().items():
-        assert loaded.state_dict()[name].dtype == dtype and torch.equal(loaded.state_dict()[name], weight)
-
-
-def test_a_front_end_of_ones_own_stays_with_the_network_loaded_into(tmp_path):
+def test_a_custom_front_end_stays_with_the_network_loaded_into(tmp_path):
     class Halve:
         def __call__(self, stored, lengths):
             return stored / 2, lengths

@@ -16,7 +16,6 @@ from rankcode.data.sources import Arrays, Batch, Generated
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training import loop
 from rankcode.training.distributed import Processes
-from rankcode.training.state import TrainingState
 
 QUIET = {"device": "cpu", "progress": False}
 TASK = rc.tasks.TwoSequence(steps=6, mean=0.3, validation_rows=100)
@@ -351,41 +350,6 @@ def test_what_a_loop_of_ones_own_left_does_not_count():
         results.append(network.state_dict())
     for name, weight in results[0].items():
         assert torch.equal(weight, results[1][name])
-
-
-class Shared(nn.Module):
-    """A readout with a weight that two layers share, a buffer that is not saved, and a count."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 2)
-        self.again = self.first
-        self.register_buffer("last", torch.zeros(()), persistent=False)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-    def forward(self, x):
-        self.last, self.calls = x.detach().mean(), self.calls + 1
-        return self.second(self.again(self.first(x)))
-
-    def get_extra_state(self):
-        return {"note": "not a tensor"}
-
-    def set_extra_state(self, state):
-        pass
-
-
-def test_the_average_of_shared_weights_and_buffers():
-    torch.manual_seed(0)
-    network = rc.Network(rc.cells.LSTM(3, 4), 2, Shared())
-    state = TrainingState(network, rc.Training(learning_rate=0.01, ema_decay=0.9), Processes(), torch.device("cpu"))
-    state.batch = 1
-    before = [part.detach().clone() for part in network.parameters()]
-    loss, _ = rc.AtEnd()(network, torch.randn(8, 5, 3), torch.randint(2, (8,)))
-    state.update(loss)
-    for average, old, new in zip(state.average.parameters(), before, network.parameters(), strict=True):
-        torch.testing.assert_close(average, old + 0.1 * (new - old))
-    assert state.average.readout.calls == network.readout.calls > 0
-    torch.testing.assert_close(state.average.readout.last, 0.1 * network.readout.last)
 
 
 @pytest.mark.parametrize("labels", [lambda x: x > 0, lambda x: (x > 0).int(), lambda x: (x > 0).numpy()])

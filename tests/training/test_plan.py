@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
-from rankcode.training.plan import Plan
+from rankcode.data.sources import Arrays
+from rankcode.training.plan import Plan, make_plan
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,6 @@ from rankcode.training.plan import Plan
         (easy(20), {"epochs": 0.5, "batch_size": 8}, 2),
         (easy(20), {"examples": 50, "batch_size": 8}, 8),  # 8 + 8 + 4, twice, and 8 + 2
         (easy(20), {"examples": 5, "batch_size": 64}, 1),
-        (easy(20), {"batch_size": 64}, 1000),  # 50 epochs would be 50 batches, which is too little
         (TASK.train, {"examples": 17, "batch_size": 8}, 3),
         (DataLoader(TensorDataset(*easy(20)), 6), {"epochs": 2}, 8),
         (DataLoader(TensorDataset(*easy(20)), 6), {"examples": 30}, 5),
@@ -30,6 +30,12 @@ def test_how_many_batches_there_are(data, settings, batches):
     assert history.records[-1]["batch"] == batches
 
 
+def test_small_data_is_trained_on_for_at_least_1000_batches():
+    """50 epochs would be 50 batches."""
+    plan = make_plan(Arrays(*easy(20)), rc.Training(batch_size=64), 1)
+    assert plan == Plan(batches=1000, validate_every=20, save_every=20, checked_batches=1)
+
+
 @pytest.mark.parametrize("length", [{"epochs": 1e308}, {"epochs": 1e300}, {"examples": 10**30}], ids=str)
 def test_a_run_that_would_never_end_is_refused(length):
     with pytest.raises(
@@ -38,10 +44,13 @@ def test_a_run_that_would_never_end_is_refused(length):
         rc.fit(make_network(), easy(20), rc.AtEnd(), rc.Training(**length, **QUIET))
 
 
-def test_when_a_run_should_have_learned_something():
-    plan = Plan(batches=2_000, validate_every=10, save_every=10, checked_batches=1)
-    assert not plan.is_telling(490) and plan.is_telling(500)
-    assert not plan._replace(batches=400).is_telling(190) and plan._replace(batches=400).is_telling(200)
+@pytest.mark.parametrize(
+    ("batches", "validate_every", "halfway"),
+    [(2_000, 10, [1_000]), (2_010, 20, [1_020]), (300, 10, [200]), (300, 290, [290]), (200, 10, []), (100, 10, [])],
+)
+def test_progress_is_judged_once_at_half_of_the_training(batches, validate_every, halfway):
+    plan = Plan(batches, validate_every, save_every=10, checked_batches=1)
+    assert [n for n in range(1, batches + 1) if plan.validates(n) and plan.is_halfway(n)] == halfway
 
 
 def test_epochs_of_endless_data():

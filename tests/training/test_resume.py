@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
+from rankcode.saving.checkpoint import read_checkpoint
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training import records
 from rankcode.training.state import TrainingState
@@ -133,7 +134,7 @@ def assert_nothing_broken(folder) -> None:
     for file in folder.glob("*.safetensors"):
         load_file(file)
     if (folder / "checkpoint.pt").exists():
-        torch.load(folder / "checkpoint.pt", weights_only=True)
+        read_checkpoint(folder / "checkpoint.pt")
     if (folder / "config.json").exists():
         json.loads((folder / "config.json").read_text())
 
@@ -152,8 +153,9 @@ def undisturbed(tmp_path_factory):
 
 
 DEATHS = (
-    ("while writing a file", 1),  # config.json: the folder holds nothing but a part of a file
-    ("after writing a file", 1),  # config.json is all there is
+    ("while writing a file", 1),  # the folder holds nothing but a part of a file
+    ("after writing a file", 1),  # checkpoint.pt is all there is
+    ("after writing a file", 2),  # and config.json
     ("before a checkpoint", 1),
     ("before a batch", 3),
     ("before a batch", 9),
@@ -213,10 +215,11 @@ def test_resuming_a_run_that_ended_changes_nothing(undisturbed, tmp_path):
 
 
 def test_the_weights_a_resumed_run_begins_with_do_not_matter(undisturbed, tmp_path, monkeypatch):
-    """They come from the checkpoint, even where no batch was done yet."""
+    """They come from the checkpoint, which is there as soon as config.json is."""
     folder = tmp_path / "run"
-    child = start("arrays", folder, False, ("before a batch", 1))
+    child = start("arrays", folder, False, ("after writing a file", 2))
     child.join(100)
+    assert sorted(file.name for file in folder.iterdir()) == ["checkpoint.pt", "config.json"]
     monkeypatch.setattr(torch, "manual_seed", lambda seed: None)
     network, history = train("arrays", str(folder), True)
     torch.save((network.state_dict(), history.records, history.best), f"{folder}.result")

@@ -10,10 +10,9 @@ from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
 from rankcode.bench.timing import machine
 from rankcode.cli.messages import UsageError, say
-from rankcode.cli.options import Device, Flag
+from rankcode.cli.options import Device, Flag, named_device
 from rankcode.cli.output_files import OutputFiles
 from rankcode.engines.agreement import check_engines
-from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Bench:
             raise UsageError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
         if self.epochs is not None and self.epochs < 1:
             raise UsageError("--epochs must be at least 1")
-        device = str(own_device(self.device))
+        device = str(named_device(self.device))
         if self.check:
             return _check(device)
         from rankcode.bench.plot import plot_bench, plot_epochs

@@ -7,13 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from rankcode.cli.messages import UsageError, say, say_left_out
-from rankcode.cli.names import rule_at
-from rankcode.cli.options import Device, Flag, Model, MovedData, TestRows
-from rankcode.metrics import Report, evaluate
+from rankcode.cli.options import Device, Flag, Model, MovedData, TestRows, named_device, rule_at
+from rankcode.metrics import ALPHA, Report, evaluate
 from rankcode.rules import Never, Rule
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import rows_for
-from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Evaluate:
     split: Literal["test", "validation"] | None = None
     """Which rows of the run's data. Default: test."""
     model: Model = None
-    alpha: float = 0.5
+    alpha: float = ALPHA
     """Weight of earliness in the cost."""
     skip_bad: Flag = False
     """Leave out files and rows that cannot be used, and name them."""
@@ -53,7 +51,7 @@ class Evaluate:
             raise UsageError("--on takes all rows of its data: it does not go with --data, --test-rows or --split")
         if not self.alpha >= 0:
             raise UsageError(f"--alpha must be at least 0, not {self.alpha:g}")
-        network = folder.model(self.model).to(own_device(self.device))
+        network = folder.model(self.model).to(named_device(self.device))
         rules: dict[str, Rule]
         if self.threshold is not None:
             rules = {f"θ = {self.threshold:g}": rule_at(self.threshold, network)}

@@ -7,6 +7,7 @@ needed, so that help does not wait for PyTorch.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,7 +17,15 @@ from contextlib import contextmanager
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
-from rankcode.cli.messages import UsageError, as_flags, explained, printable, say, spell_out_what_cannot_be_encoded
+from rankcode.cli.messages import (
+    UsageError,
+    as_flags,
+    explained,
+    printable,
+    say,
+    spell_out_what_cannot_be_encoded,
+    suggestion,
+)
 
 COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
     "demo": "Train two small networks and write a page that compares them.",
@@ -46,6 +55,7 @@ Options:
   --help     Show this text; rankcode COMMAND --help explains a command.
   --version  Show the version.
 """
+ALSO_AN_OPTION = re.compile(r"\b([A-Z-]+) (?i:--\1)\b")  # the name of a required argument, as help shows it
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -79,8 +89,10 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
         return None
     if name not in COMMANDS:
         problem = f"there is no command {name!r}" if name else "no command was given"
-        raise UsageError(f"{problem}: choose from {', '.join(COMMANDS)} (see rankcode --help)")
-    from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+        close = suggestion(name, COMMANDS) or f"choose from {', '.join(COMMANDS)}"
+        raise UsageError(f"{problem}: {close} (see rankcode --help)")
+    from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
+    from rich.console import Console
 
     with _ended_by_ctrl_c():
         kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
@@ -94,16 +106,27 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
         default_parameter=Parameter(consume_multiple=True, negative_iterable=(), show_default=_shown),
     )
     app.default(kind)
-    options.update(argument.name.lstrip("-").replace("-", "_") for argument in app.assemble_argument_collection())
+    flags = [argument.name for argument in app.assemble_argument_collection()]
+    options.update(flag.lstrip("-").replace("-", "_") for flag in flags)
+    console = Console()
     try:
-        make, bound, _ = app.parse_args(rest, exit_on_error=False, print_error=False)
+        make, bound, _ = app.parse_args(rest, console=console, exit_on_error=False, print_error=False)
     except MissingArgumentError as error:
         argument = "" if error.argument is None else error.argument.name.lstrip("-").upper()
         problem = f"{argument} is missing" if argument in required.split() else str(error)
         raise UsageError(f"{problem} (see rankcode {name} --help)") from None
+    except UnknownOptionError as error:
+        unknown = (error.token.keyword or error.token.value).partition("=")[0]
+        close = suggestion(unknown.lstrip("-"), [flag.lstrip("-") for flag in flags]).replace("mean ", "mean --")
+        raise UsageError(f"there is no option {unknown}{close and ': '}{close} (see rankcode {name} --help)") from None
     except CycloptsError as error:
         raise UsageError(f"{error} (see rankcode {name} --help)") from None
-    return make(*bound.args, **bound.kwargs)
+    if make is kind:
+        return make(*bound.args, **bound.kwargs)
+    with console.capture() as text:  # a console of rich exits with 1 if it cannot write to a pipe
+        make(*bound.args, **bound.kwargs)
+    print(ALSO_AN_OPTION.sub(lambda found: found[1] + " " * (len(found[0]) - len(found[1])), text.get()), end="")
+    return None
 
 
 @contextmanager

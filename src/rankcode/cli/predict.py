@@ -7,11 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from rankcode.cli.messages import say, say_left_out
-from rankcode.cli.names import rule_at
-from rankcode.cli.options import Device, Flag
+from rankcode.cli.options import Device, Flag, named_device, rule_at
 from rankcode.prediction import predict_rows
 from rankcode.saving.run_folder import RunFolder, load
-from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Predict:
     def run(self) -> None:
         if Path(self.model).is_dir() and self.threshold is None:
             RunFolder(self.model).rule()  # refuses a rule that only Python can use
-        network = load(self.model).to(own_device(self.device))
+        network = load(self.model).to(named_device(self.device))
         rule = None if self.threshold is None else rule_at(self.threshold, network)
         answered, left_out = 0, LeftOut()
         for place, answer in predict_rows(network, list(self.files), rule, self.skip_bad, left_out):
@@ -49,11 +47,12 @@ class Predict:
             if self.json:
                 print(json.dumps({"from": place, **answer._asdict()}))
                 continue
+            sound = answer.milliseconds is not None
             if answered == 1:
-                say("answer         probability   steps   heard   from")
-            heard = "" if answer.milliseconds is None else f"{answer.milliseconds:.0f} ms"
+                say(f"answer         probability   steps{'   heard' if sound else ''}   from")
+            heard = f"{answer.milliseconds:5.0f} ms  " if sound else " "
             silent = "" if answer.fired else "  (did not fire)"
-            say(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard:>7}  {place}{silent}")
+            say(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard}{place}{silent}")
         if answered == 0:
             raise ValueError("there was nothing to answer to")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rankcode.cli.names import usage_errors
-from rankcode.cli.options import Device, MovedData
+from rankcode.cli.messages import say
+from rankcode.cli.options import Device, MovedData, named_device, usage_errors
 from rankcode.cli.train import fit_and_report
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training.loop import Training
@@ -42,6 +43,7 @@ class Resume:
         longer: Any = {"epochs": self.epochs, "examples": self.examples}
         with usage_errors():
             Training(**longer)
+        named_device(self.device)
         training = Training.of_run(folder, device=self.device, tensorboard=logged, **longer)
         data = None if self.data is None else str(Path(self.data).absolute())
         task, network, objective = folder.task(data), folder.network(), folder.objective()
@@ -50,4 +52,14 @@ class Resume:
             if int(os.environ.get("RANK", "0")) == 0:  # under torchrun the first process writes
                 with closing(folder):
                     folder.move_data(self.data)
+        checkpoint = folder.checkpoint()
+        if not any(longer.values()) and checkpoint["batch"] == folder.config().get("batches"):
+            _say_complete(self.run_folder, checkpoint["examples"], getattr(task.train, "size", None))
         fit_and_report(network, task, objective, training)
+
+
+def _say_complete(path: str, examples: int, rows: int | None) -> None:
+    """Say that nothing is left to train, and how to train for longer."""
+    option, done = ("examples", examples) if rows is None else ("epochs", examples / rows)
+    say(f"the run is complete after {done:g} {option}; to train for longer:")
+    say(f"  rankcode resume {shlex.quote(path)} --{option} {2 * done:g}")

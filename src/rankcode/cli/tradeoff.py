@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankcode.cli.messages import UsageError, say
-from rankcode.cli.names import data_name
-from rankcode.cli.options import Device, Model, MovedData, TestRows
+from rankcode.cli.options import Device, Model, MovedData, TestRows, data_name, named_device
 from rankcode.cli.output_files import OutputFiles
 from rankcode.metrics import THRESHOLDS, Curve, tradeoff
 from rankcode.saving.run_folder import RunFolder
-from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,9 @@ class Tradeoff:
     _: KW_ONLY
     thresholds: tuple[float, ...] = THRESHOLDS
     """Values of θ."""
-    output: str = "tradeoff"
-    """Files to write: OUTPUT.png and OUTPUT.json. Only files that this command wrote are replaced."""
+    output: str | None = None
+    """Files to write: OUTPUT.png and OUTPUT.json. Only files that this command wrote are replaced. Default: tradeoff in
+    the first of the run folders."""
     split: Literal["test", "validation"] = "test"
     """Which rows of the runs' data."""
     model: Model = None
@@ -44,8 +43,9 @@ class Tradeoff:
 
         if not self.run_folders or not self.thresholds:
             raise UsageError("name at least one run folder and one threshold")
-        files = OutputFiles(self.output, "tradeoff")
         tasks = {path: RunFolder(path).task(self.data, test_rows=self.test_rows) for path in self.run_folders}
+        output = f"{self.run_folders[0]}/tradeoff" if self.output is None else self.output
+        files = OutputFiles(output, "tradeoff")
         first = tasks[self.run_folders[0]]
         for path, task in tasks.items():
             if _to_compare(task) != _to_compare(first):
@@ -53,7 +53,7 @@ class Tradeoff:
         curves: dict[str, Curve] = {}
         layouts: dict[Any, Any] = {}  # the task once for each layout, so that its data is read once
         for path in tasks:
-            network = RunFolder(path).model(self.model).to(own_device(self.device))
+            network = RunFolder(path).model(self.model).to(named_device(self.device))
             task = layouts.setdefault(getattr(tasks[path], "flat", None), tasks[path])
             curves[path] = tradeoff(network, task, self.thresholds, self.split, progress=True)
         limits = first.limit_curves() if hasattr(first, "limit_curves") else {}

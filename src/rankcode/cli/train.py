@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import torch
 from cyclopts import Parameter
 
-from rankcode.cli.messages import as_flags, say, say_left_out
-from rankcode.cli.names import ObjectiveName, data_name, named_objective, named_task, read_beta, usage_errors
-from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Flag
+from rankcode.cli.messages import UsageError, as_flags, say, say_left_out
+from rankcode.cli.options import (
+    DATA,
+    MOST_USED,
+    NETWORK,
+    OPTIMISATION,
+    RUN,
+    Flag,
+    ObjectiveName,
+    data_name,
+    named_device,
+    named_objective,
+    named_task,
+    read_beta,
+    usage_errors,
+)
 from rankcode.data.series import Layout
 from rankcode.network import Network
 from rankcode.objectives import Objective
@@ -120,19 +133,23 @@ class Train:
 
     def run(self) -> None:
         given = {name: value for name, value in vars(self.training).items() if value is not None}
-        with usage_errors():
-            Training(**given)  # before any data is read
+        cell = self.cell or recipe(self.recipe, None).cell
+        spiking = cell in ("lif", "conv-lif")
+        with usage_errors():  # before any data is read
+            named_device(Training(**given).device)
+            rule = Threshold((1.0 if spiking else 0.95) if self.threshold is None else self.threshold)
+        if rule.threshold > 1 and not spiking:
+            raise UsageError(f"--threshold {rule.threshold:g} is outside (0, 1], the range of probabilities")
         names = ("data", "validation_share", "test_share", "split_seed", "layout")
         options = {name: getattr(self, name) for name in names}
         task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
         chosen = recipe(self.recipe, getattr(task.train, "size", None))
-        cell, objective_name = self.cell or chosen.cell, self.objective or chosen.objective
+        objective_name = self.objective or chosen.objective
         if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
             task = replace(task, flat=True)
         with usage_errors():
             config = replace(chosen.training, **given)
-            threshold = (1.0 if cell in ("lif", "conv-lif") else 0.95) if self.threshold is None else self.threshold
-            objective = named_objective(objective_name, Threshold(threshold), read_beta(self.beta))
+            objective = named_objective(objective_name, rule, read_beta(self.beta))
             torch.manual_seed(config.seed)
             default_size = chosen.hidden_size if cell == chosen.cell else HIDDEN_SIZES[cell]
             hidden_size = default_size if self.hidden_size is None else self.hidden_size
@@ -162,7 +179,7 @@ def fit_and_report(network: Network, task: Any, objective: Objective, config: Tr
     if kept is not None and "validation" in kept:
         report = kept["first_spike" if config.select == "first_spike_accuracy" else "validation"]
         measured = f"accuracy {100 * report['accuracy']:.2f} %, mean steps {report['mean_steps']:.2f}"
-        say(f"kept the {config.finish_with} model: {measured} on validation data")
+        say(f"kept the {config.finish_with} model: {measured} on {report['rows']:,} validation rows")
     if history.problem is not None:
         say(as_flags(history.problem, vars(config)))
     say(f"the run is in {folder}; try next:")

@@ -25,8 +25,9 @@ from rankcode.metrics import Curve, evaluate, tradeoff
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule
+from rankcode.saving.config_file import check_config, versions
 from rankcode.saving.files import write_whole
-from rankcode.saving.run_folder import RunFolder, versions
+from rankcode.saving.run_folder import RunFolder
 from rankcode.training.config import Training, described
 from rankcode.training.distributed import own_device
 from rankcode.training.loop import fit
@@ -248,7 +249,7 @@ def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
     wanted = described(setting.network(), setting.objective, replace(setting.training, seed=seed))
     wanted["network"] = folder.config()["network"] | wanted["network"]  # with the front end, which the task brings
     try:
-        folder.check(wanted)
+        check_config(folder.config_file, wanted)
     except ValueError as error:
         raise ValueError(f"{error}: remove it to train again") from None
     if not folder.records():

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rankcode.metrics import Curve
-from rankcode.plots.style import COLOURS, DARK, GREY, plain
+from rankcode.plots.style import COLOURS, DARK, plain
 
-LOWEST_SHOWN = 0.8  # the picture begins at the lowest accuracy of a threshold of at least this
+MIN_RANGE = 5  # of accuracies in the picture, in %: differences of a few hundredths must not fill it
 # Thresholds that get a label, the most useful first; all of them where none of these is on the curve.
 LABELLED = (0.95, 0.99, 0.9, 0.8, 0.999, 0.7, 0.6, 0.5)
 NEAR = ((0, 8), (0, -8), (10, 7), (-10, 7), (10, -7), (-10, -7), (17, 0), (-17, 0))  # of a label from its dot, points
@@ -26,7 +26,7 @@ def plot_tradeoff(
     title: str = "Accuracy against steps read",
 ) -> Figure:
     """Accuracy against mean steps for each network, θ beside some of the dots, and theoretical limits: name ->
-    (accuracy, steps). The picture begins at the lowest accuracy that a network has with θ ≥ 0.8."""
+    (accuracy, steps)."""
     limits = limits or {}
     figure = Figure(figsize=(7.5, 5.2), layout="constrained")
     axes = figure.subplots()
@@ -36,21 +36,10 @@ def plot_tradeoff(
     for (name, curve), colour in zip(curves.items(), COLOURS * 9, strict=False):
         accuracy = [100 * value for value in curve.accuracy]
         axes.plot(curve.mean_steps, accuracy, "o-", color=colour, ms=4, lw=1.4, label=name)
-    points = [(t, 100 * a) for curve in curves.values() for t, a in zip(curve.thresholds, curve.accuracy, strict=True)]
-    lowest = min((accuracy for threshold, accuracy in points if threshold >= LOWEST_SHOWN), default=0.0)
-    best_limits = [100 * float(max(accuracy)) for accuracy, _ in limits.values()]
-    highest = max([accuracy for _, accuracy in points] + best_limits)
-    lowest = min(lowest, highest - 5)  # a few hundredths of a point must not fill the picture
-    margin = 0.05 * (highest - lowest) + 0.1
-    drawn = np.concatenate([line.get_xydata() for line in axes.get_lines()])
-    seen = drawn[drawn[:, 1] >= lowest - margin, 0]
-    wide = 0.04 * (seen.max() - seen.min()) + 0.5
-    axes.set(xlabel="mean steps read", ylabel="accuracy (%)", ylim=(lowest - margin, highest + margin))
-    axes.set_xlim(seen.min() - wide, seen.max() + wide)
+    axes.set(xlabel="mean steps read", ylabel="accuracy (%)")
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, high - MIN_RANGE), high)
     axes.set_title(title, loc="left", parse_math=False)
-    below = sum(accuracy < lowest - margin for _, accuracy in points)
-    if below:
-        axes.set_title(f"below the picture: {below} with θ < {LOWEST_SHOWN}", loc="right", fontsize=8, color=GREY)
     handles = axes.get_lines()
     names = [str(name) for name in (*limits, *curves)]
     legend = figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=2)

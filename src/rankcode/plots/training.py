@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from matplotlib.figure import Figure
 from rankcode.plots.style import BLUE, COLOURS, GREY, RED, plain
 
 
-def plot_training(records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Accuracy and steps read through training, as a file in the folder of the run."""
+def plot_training(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Accuracy and steps read through training."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     parts = {"training": GREY, "validation": BLUE, "first_spike": RED}
@@ -26,13 +25,13 @@ def plot_training(records: Sequence[Mapping[str, Any]], path: Path) -> None:
         upper.plot(examples, [100 * record[part]["accuracy"] for record in chosen], colour, lw=1.4, label=label)
         lower.plot(examples, [record[part]["mean_steps"] for record in chosen], colour, lw=1.4, label=label)
     upper.set(ylabel="accuracy (%)")
-    upper.set_title(f"Training of {path.absolute().parent.name}", loc="left", parse_math=False)
+    upper.set_title(title, loc="left", parse_math=False)
     lower.set(ylabel="mean steps read", xlabel="training examples", ylim=(0, None))
     handles, names = upper.get_legend_handles_labels()
     figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=len(names))
     for axes in (upper, lower):
         plain(axes)
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def plot_spike_times(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:

@@ -33,6 +33,7 @@ from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Thresh
 from rankcode.tasks import TASKS, OwnData
 
 T = TypeVar("T")
+FORMAT = 1  # of model files and config.json
 MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
 REMEDY = "restore it from a copy, or train again"
 
@@ -179,14 +180,22 @@ def parse(text: str | bytes) -> Any:
         raise damaged(f"it is not JSON ({one_line(error)})") from None
 
 
-def read_network(description: Any, device: str = "meta") -> Network:
-    """The network that is described. On the `meta` device no size allocates memory, and weights remain to be loaded."""
+def parse_versioned(text: str | bytes, place: str) -> dict[str, Any]:
+    """A JSON object that this version of rankcode can read."""
+    content = as_object(parse(text), place)
+    if content.get("format") != FORMAT:
+        raise ContentError(f"has format {content.get('format')!r}, and this version of rankcode reads {FORMAT}")
+    return content
+
+
+def read_network(description: Any) -> Network:
+    """The network that is described, without weights: on the `meta` device no size allocates memory."""
     extras = {"front_end", "label_names"}
     kept = {name: value for name, value in as_object(description, "network").items() if name not in extras}
-    with torch.device(device), warnings.catch_warnings(action="ignore"):  # PyTorch warns of sizes of 0
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # PyTorch warns of sizes of 0
         settings = read_settings(kept, Network, "network")
-        dtype = settings.pop("dtype")
-        network = _made(Network, settings, "network").to(getattr(torch, dtype))
+        dtype = getattr(torch, settings.pop("dtype", "float32"))
+        network = _made(Network, settings, "network").to(dtype)
     set_extras(network, description)
     return network
 
@@ -226,9 +235,6 @@ def read_settings(description: Any, kind: Any, place: str) -> dict[str, Any]:
     for name in as_object(description, place):
         if name not in types:
             raise damaged(f"{place} has a setting {shortened(name)}, which {kind.__name__} does not have")
-    for name in types:
-        if name not in description and not _has_default(kind, name):
-            raise damaged(f"{place} lacks {name}")
     return {name: _read(value, types[name], f"{place}.{name}") for name, value in description.items()}
 
 
@@ -239,7 +245,7 @@ def as_object(description: Any, place: str) -> dict[str, Any]:
 
 
 def _made(kind: type[T], settings: dict[str, Any], place: str) -> T:
-    arguments = settings.pop(AS_ARGUMENTS[kind]) if kind in AS_ARGUMENTS else ()
+    arguments = settings.pop(AS_ARGUMENTS[kind], ()) if kind in AS_ARGUMENTS else ()
     if settings.get("num_layers", 1) > MAX_LAYERS:
         raise damaged(f"{place}.num_layers is {settings['num_layers']}, above {MAX_LAYERS}")
     try:
@@ -258,17 +264,12 @@ def _types_of(kind: Any) -> dict[str, Any]:
     return {name: hint for name, hint in get_type_hints(kind.__init__).items() if name != "return"}
 
 
-def _has_default(kind: Any, name: str) -> bool:
-    parameter = inspect.signature(kind).parameters.get(name)
-    return parameter is not None and parameter.default is not inspect.Parameter.empty
-
-
 def _read(value: Any, hint: Any, place: str) -> Any:
     """A value from JSON as this type; lists become tuples."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     option = next((each for each in options if _fits(value, each)), None)
     if option is None:
-        raise damaged(f"{place} must be {' or '.join(_words(each) for each in options)}, not {shortened(value)}")
+        raise damaged(f"{place} must be {inspect.formatannotation(hint)}, not {shortened(value)}")
     if isinstance(value, dict):
         if option in FAMILIES:
             return read_part(value, FAMILIES[option], place)
@@ -295,16 +296,6 @@ def _fits(value: Any, hint: Any) -> bool:
         hints = get_args(hint)
         return isinstance(value, list) and (hints[-1] is Ellipsis or len(value) == len(hints))
     return isinstance(value, dict)
-
-
-def _words(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(get_args(hint))
-    if get_origin(hint) is tuple:
-        hints = get_args(hint)
-        return "a list" if hints[-1] is Ellipsis else f"a list of {len(hints)}"
-    known = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", NoneType: "null"}
-    return known.get(hint, "an object")
 
 
 def _finite(text: str) -> float:

@@ -21,6 +21,7 @@ from rankcode.data.sources import digest
 from rankcode.network import Network
 from rankcode.rules import Rule, check_rule
 from rankcode.saving.description import (
+    FORMAT,
     RULES,
     ContentError,
     as_object,
@@ -28,14 +29,12 @@ from rankcode.saving.description import (
     damaged,
     describe,
     one_line,
-    parse,
+    parse_versioned,
     read_network,
     read_part,
     set_extras,
 )
 from rankcode.saving.files import write_whole
-
-FORMAT = 1
 
 
 def save(network: Network, path: str | Path) -> None:
@@ -112,9 +111,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise damaged(f"it is not a safetensors file, or cut short ({one_line(error)})") from None
     if text is None:
         raise ContentError("was not written by rankcode.save: its header describes no network")
-    header = as_object(parse(text), "its header")
-    if header.get("format") != FORMAT:
-        raise ContentError(f"has format {header.get('format')!r}, and this version of rankcode reads {FORMAT}")
+    header = parse_versioned(text, "its header")
     if header.pop("checksum", None) != _checksum(header, weights):
         raise damaged("its content does not match its checksum")
     return header, weights

@@ -2,40 +2,34 @@
 
 Every file is written completely or not at all, except metrics.jsonl, which grows by a line for each record. An
 interrupted run continues from its checkpoint, which holds the records too: metrics.jsonl is written again from them.
-config.json defines the run. Folders with other files are never written to.
+A folder is a run folder once it has a config.json. Folders with other files are never written to.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import math
 import os
-import platform
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
-
-import numpy as np
-import torch
 
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule
+from rankcode.saving.checkpoint import is_checkpoint, read_checkpoint, write_checkpoint
+from rankcode.saving.config_file import longer_config, read_config, versions, write_config
 from rankcode.saving.description import (
+    FORMAT,
     OBJECTIVES,
     RULES,
     TASK_KINDS,
-    ContentError,
     as_object,
     content_of,
     damaged,
-    parse,
     read_network,
     read_part,
 )
@@ -43,38 +37,30 @@ from rankcode.saving.files import alone_in, write_whole, writing
 from rankcode.saving.model_file import different_weights, load_model, save
 from rankcode.tasks.own_data import ARRAYS
 
-FORMAT = 1
-
 
 class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
         self.path, self.tensorboard = Path(path), tensorboard
-        self.config_file = self.path / "config.json"
+        self.config_file, self.checkpoint_file = self.path / "config.json", self.path / "checkpoint.pt"
+        self.metrics_file = self.path / "metrics.jsonl"
         self._events: Any = None
         self._lock: ExitStack | None = None
+        self._config: dict[str, Any] = {}  # to be written by `start`
+        self._new = False  # nothing has been trained yet
 
     def config(self) -> dict[str, Any]:
         """The content of config.json."""
-        if not self.config_file.is_file():
-            raise FileNotFoundError(f"{self.path} is not a run folder: it has no config.json")
-        with content_of(self.config_file):
-            config = as_object(parse(self.config_file.read_bytes()), "its content")
-            if config.get("format") != FORMAT:
-                raise ContentError(f"has format {config.get('format')!r}, and this version of rankcode reads {FORMAT}")
-            for part in ("task", "network", "objective", "training"):
-                as_object(config.get(part), part)
-        return config
+        return read_config(self.config_file)
 
     def task(self, data: str | None = None, **changes: Any) -> Any:
         """The task of the run. `data` is where its data is now; `changes` replace other settings, such as test_rows."""
         task = self._read("task", TASK_KINDS)
         if getattr(task, "path", None) == ARRAYS:
             raise ValueError(f"{self.path} was trained on arrays: give them to evaluate or fit in Python")
-        names = {field.name for field in fields(task)}
-        where = next((name for name in ("data", "path") if name in names), "data")
-        given = {name: value for name, value in (changes | {where: data}).items() if value is not None}
+        names = [field.name for field in fields(task)]
+        given = {name: value for name, value in (changes | {_data_setting(names): data}).items() if value is not None}
         for name in given.keys() - names:
-            raise ValueError(f"the task {task.name} has no setting {name}")
+            raise ValueError(f"the task of {self.path} has no setting {name}")
         return replace(task, **given)
 
     def objective(self) -> Objective:
@@ -90,12 +76,10 @@ class RunFolder:
             return read_part(description["rule"], RULES, "objective.rule")
 
     def network(self) -> Network:
-        """The network of the run with the weights of the latest checkpoint, or new weights before the first."""
-        description, checkpoint = self.config()["network"], self.checkpoint()
+        """The network of the run with the weights of the latest checkpoint."""
+        description, weights = self.config()["network"], self.checkpoint()["network"]
         with content_of(self.config_file):
-            if checkpoint is None:
-                return read_network(description, "cpu")
-            network, weights = read_network(description), checkpoint.get("network", {})
+            network = read_network(description)
             if misfit := different_weights(network.state_dict(), weights):
                 raise damaged(f"it describes another network than checkpoint.pt holds: {misfit}")
         network.to_empty(device="cpu").load_state_dict(weights)
@@ -110,98 +94,51 @@ class RunFolder:
         """Record in config.json that the data of the run's task has moved."""
         config = self.config()
         self._hold()
-        where = next((name for name in ("data", "path") if name in config["task"]), None)
-        if where is None:
-            raise ValueError(f"the task of {self.path} has no data that could have moved")
-        config["task"][where] = os.path.abspath(path)
-        self._write_config(config)
+        config["task"][_data_setting(config["task"])] = os.path.abspath(path)
+        write_config(self.config_file, config)
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-        """Make the folder, or check the run that it holds: the checkpoint to continue from, or None to start."""
+        """Lock the folder for a run with these settings: the checkpoint to continue from, or None for a new run."""
         if self.tensorboard:
             _tensorboard_writer()  # raises before anything is written if it is not installed
         if not self.config_file.exists():
-            if self.path.exists() and not (self.path.is_dir() and self._only_leftovers()):
+            if self.path.exists() and not (self.path.is_dir() and set(self.path.iterdir()) == set(self._leftovers())):
                 raise ValueError(f"{self.path} exists and is not a run folder: choose another")
             self._hold()
             if not self.config_file.exists():  # another process may have started a run in the meantime
-                self._write_config({"format": FORMAT, "versions": versions(), **settings})
+                self._config, self._new = {"format": FORMAT, "versions": versions(), **settings}, True
                 return None
         if not resume:
             raise ValueError(f"{self.path} holds a run already: resume it, or choose another folder")
-        if not (self.path / "checkpoint.pt").exists() and (self.records() or any(self.path.glob("*.safetensors"))):
-            raise ValueError(f"{self.path} has no checkpoint.pt to continue from: choose another folder")
-        longer = self._longer_config(settings)
+        self._config = longer_config(self.config_file, settings)
         self._hold()
-        checkpoint = self.checkpoint()
-        if longer is not None:
-            self._write_config(longer)
-        return checkpoint
-
-    def _longer_config(self, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """Raise unless the run has these settings; the new config if only epochs or examples have grown."""
-        written, batches = self.config(), settings["batches"]
-        with content_of(self.config_file):
-            if type(written.get("batches")) is not int:
-                raise damaged("it does not say how many batches the run has")
-        length = {name: written["training"].get(name) for name in ("epochs", "examples")}
-        self.check(settings | {"training": settings["training"] | length, "batches": written["batches"]})
-        if batches < written["batches"]:
-            raise ValueError(
-                f"{self.path} holds a run of {written['batches']:,} batches, and these settings give {batches:,}: "
-                f"epochs and examples may only grow"
-            )
-        if batches == written["batches"]:
-            return None
-        return written | {"training": settings["training"], "batches": batches}
-
-    def _write_config(self, config: dict[str, Any]) -> None:
-        write_whole(self.config_file, json.dumps(config, indent=2).encode() + b"\n")
-
-    def check(self, settings: dict[str, Any]) -> None:
-        """Raise unless the run has these settings."""
-        written = self.config()
-        for part, wanted in json.loads(json.dumps(settings)).items():
-            if not _same(written.get(part), wanted):
-                difference = _difference(part, written.get(part), wanted)
-                raise ValueError(f"{self.path} holds a run with other settings: {difference}")
-
-    def checkpoint(self) -> dict[str, Any] | None:
-        """The latest checkpoint, or None before the first."""
-        file = self.path / "checkpoint.pt"
-        if not file.exists():
-            return None
-        content = io.BytesIO(file.read_bytes())
-        with content_of(file):
-            try:
-                if ZipFile(content).testzip() is not None:  # compares checksums, which torch.load does not
-                    raise ValueError
-                content.seek(0)
-                checkpoint = torch.load(content, map_location="cpu", weights_only=True)
-            except Exception:  # what a damaged file raises depends on where it is damaged
-                raise damaged("it is cut short, or its content does not match its checksum") from None
-            return as_object(checkpoint, "its content")
+        return self.checkpoint()
 
     def start(self, records: list[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
-        """Make every file match the state of the run."""
+        """Make every file match the state of the run. A folder that has a config.json has a checkpoint too."""
         for leftover in self._leftovers():
             leftover.unlink()
-        write_whole(self.path / "metrics.jsonl", b"".join(_line(record) for record in records))
-        self.write_checkpoint(checkpoint)
+        write_checkpoint(self.checkpoint_file, checkpoint)
+        write_config(self.config_file, self._config)
+        write_whole(self.metrics_file, b"".join(_line(record) for record in records))
         if self.tensorboard:
             examples = records[-1]["examples"] if records else 0
             self._events = _tensorboard_writer()(self.path, purge_step=examples + 1)
 
+    def checkpoint(self) -> dict[str, Any]:
+        """The latest checkpoint."""
+        if not self.checkpoint_file.exists():
+            raise ValueError(f"{self.path} has no checkpoint.pt to continue from: choose another folder")
+        return read_checkpoint(self.checkpoint_file)
+
     def write_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        write_whole(self.path / "checkpoint.pt", buffer.getvalue())
+        write_checkpoint(self.checkpoint_file, checkpoint)
+        self._new = False
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, without a last line that is incomplete."""
-        file = self.path / "metrics.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-        with content_of(file):
+        lines = self.metrics_file.read_bytes().splitlines(keepends=True) if self.metrics_file.exists() else []
+        with content_of(self.metrics_file):
             try:
                 found = [json.loads(line) for line in lines if line.endswith(b"\n")]
             except ValueError:
@@ -209,7 +146,7 @@ class RunFolder:
             return [as_object(record, f"line {number}") for number, record in enumerate(found, 1)]
 
     def write_record(self, record: dict[str, Any]) -> None:
-        with writing(self.path / "metrics.jsonl"), open(self.path / "metrics.jsonl", "ab") as file:
+        with writing(self.metrics_file), open(self.metrics_file, "ab") as file:
             file.write(_line(record))
         if self._events is not None:
             for part in ("training", "validation", "first_spike"):
@@ -238,10 +175,10 @@ class RunFolder:
         if find_spec("matplotlib") is not None:
             from rankcode.plots import plot_training
 
-            part = self.path / ".part.training.png"
-            with writing(self.path / "training.png"):
-                plot_training(self.records(), part)
-                os.replace(part, self.path / "training.png")
+            picture = io.BytesIO()
+            title = f"Training of {self.path.absolute().name}"
+            plot_training(self.records(), title).savefig(picture, dpi=120)
+            write_whole(self.path / "training.png", picture.getvalue())
 
     def close(self) -> None:
         """Release the lock on the folder."""
@@ -250,6 +187,15 @@ class RunFolder:
             self._lock = None
         if self._events is not None:
             self._events.close()
+
+    def discard_if_new(self) -> None:
+        """Remove a run that failed before anything of it was kept, so that its folder can be used again."""
+        if self._new:
+            events = self.path.glob("events.out.tfevents*")
+            for file in (self.config_file, self.metrics_file, self.checkpoint_file, *self._leftovers(), *events):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.rmdir()
 
     def _hold(self) -> None:
         """Lock the folder against other processes."""
@@ -262,11 +208,9 @@ class RunFolder:
             self._lock = lock
 
     def _leftovers(self) -> list[Path]:
-        """Files that were being written when a process was killed."""
-        return [*self.path.glob(".*.part"), *self.path.glob(".part.*")]
-
-    def _only_leftovers(self) -> bool:
-        return set(self.path.iterdir()) == set(self._leftovers())
+        """Files that a process was writing, or had written before config.json, when it was killed."""
+        begun = not self.config_file.exists() and is_checkpoint(self.checkpoint_file)
+        return [*self.path.glob(".*.part"), *([self.checkpoint_file] if begun else [])]
 
 
 def load(path: str | Path, network: Network | None = None) -> Network:
@@ -280,6 +224,11 @@ def free_folder(path: Path) -> Path:
     return next(free for n in count(1) if not (free := path if n == 1 else path.with_name(f"{path.name}-{n}")).exists())
 
 
+def _data_setting(names: Any) -> str:
+    """The setting of a task that says where its data is."""
+    return "path" if "path" in names else "data"
+
+
 def _tensorboard_writer() -> Any:
     """The class that writes TensorBoard events."""
     try:
@@ -289,33 +238,5 @@ def _tensorboard_writer() -> Any:
     return SummaryWriter
 
 
-def versions() -> dict[str, str]:
-    try:
-        own = version("rankcode")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        own = "source"
-    return {"rankcode": own, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
-
-
 def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode() + b"\n"
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two settings are the same, up to rounding."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-12)
-    return one == other
-
-
-def _difference(name: str, written: Any, wanted: Any) -> str:
-    """The first setting that differs, by its full name."""
-    if isinstance(written, dict) and isinstance(wanted, dict):
-        for key in (*wanted, *written):
-            if not _same(written.get(key), wanted.get(key)):
-                return _difference(f"{name}.{key}", written.get(key), wanted.get(key))
-    return f"{name} is {written!r} there and {wanted!r} here"

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, cast, get_args, get_type_hints
 
 from rankcode.engines import ENGINES
+from rankcode.metrics import ALPHA
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.saving.description import content_of, damaged, describe, read_settings
@@ -45,15 +46,14 @@ class Training:
     """Standard deviation of Gaussian noise that is added to the inputs in training. Default: 0.2 for fewer than 1,000
     standardised series, else 0."""
     validate_every: int | None = None
-    """Batches between validations. Default: an epoch, or 50 batches of generated data; if an epoch has fewer than 20
-    batches and epochs is not given, as many epochs as have 20."""
+    """Batches between validations. Default: one epoch, or as many as have 20 batches if epochs is not given; 50 batches
+    for generated data."""
     select: Literal["accuracy", "first_spike_accuracy", "loss", "harmonic_mean", "cost"] = "cost"
     """What makes a model the best on the validation data, with the objective's rule, or with first-spike inference;
-    of equals the one with fewer steps, then the later one. cost is the share of errors plus select_alpha times the
-    earliness. Without validation data the latest model counts as the best."""
-    select_alpha: float = 0.2
-    """Weight of earliness in the cost that select uses: at 0.2, answering at half the length makes up for 10 % more
-    errors."""
+    of equals the one with fewer steps, then the later one. cost is the share of errors plus α times the earliness.
+    Without validation data the latest model counts as the best."""
+    select_alpha: float = ALPHA
+    """α of that cost: at 0.2, answering at half the length makes up for 10 % more errors."""
     finish_with: Literal["best", "last"] = "best"
     """Which weights the network has after training."""
     first_spike_threshold: float = 0.95

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,13 @@ from rankcode.progress import Progress
 from rankcode.rules import Never, Rule, Threshold, check_rule
 from rankcode.saving.description import RULES, describe
 from rankcode.saving.run_folder import RunFolder
+from rankcode.training.batch_update import Answers, Step, Update
 from rankcode.training.config import Training, described
 from rankcode.training.distributed import Processes, own_device, processes
-from rankcode.training.memory import memory_for
+from rankcode.training.out_of_memory import memory_for
 from rankcode.training.plan import make_plan
-from rankcode.training.records import History, make_record, problem_of
+from rankcode.training.records import History, make_record, problem_of, slow_start
 from rankcode.training.state import TrainingState
-from rankcode.training.step import Answers, Step, Update
 
 
 def fit(
@@ -50,7 +50,7 @@ def fit(
     _set_extras(network, task, source, objective)
     config = config.for_data(getattr(source, "size", None), network.front_end)
     spike_rule = _spike_rule(network, objective, config)
-    group, warned = processes(device), False
+    group = processes(device)
     with _training_mode(network, device), _folder(config, group) as folder:
         check_rows_apart(network)
         plan = group.from_first(lambda: make_plan(source, config, group.count))
@@ -87,8 +87,8 @@ def fit(
                         folder.write_record(record)
                         if better:
                             folder.write_model("best", state.model)
-                    if plan.is_telling(state.batch) and group.first and not warned:
-                        warned = _warn(problem_of(record, objective.rule, source), state.batch, plan.batches)
+                    if plan.is_halfway(state.batch) and group.first and (problem := slow_start(record, source)):
+                        warnings.warn(f"at half of the training {problem}", stacklevel=2)
                 if plan.saves(state.batch) and folder is not None:
                     folder.write_checkpoint(state.checkpoint())
         _finish(state, folder)
@@ -145,11 +145,20 @@ def _training_mode(network: Network, device: torch.device) -> Iterator[None]:
             network.train(training)
 
 
-def _folder(config: Training, group: Processes) -> AbstractContextManager[RunFolder | None]:
+@contextmanager
+def _folder(config: Training, group: Processes) -> Iterator[RunFolder | None]:
     """The run folder, in the first process; closed at the end."""
     if config.folder is None or not group.first:
-        return nullcontext()
-    return closing(RunFolder(config.folder, config.tensorboard))
+        yield None
+        return
+    folder = RunFolder(config.folder, config.tensorboard)
+    try:
+        yield folder
+    except Exception:
+        folder.discard_if_new()
+        raise
+    finally:
+        folder.close()
 
 
 def _described_data(task: Any, source: Source, held_out: Source | None, given: bool) -> dict[str, Any]:
@@ -201,13 +210,6 @@ def _names(source: Source, config: Training, batch: int, group: Processes) -> Ca
         return f"row {int(index[place])} of the training data"
 
     return name
-
-
-def _warn(problem: str | None, batch: int, batches: int) -> bool:
-    """Warn of a run that is not learning."""
-    if problem is not None:
-        warnings.warn(f"after {batch:,} of {batches:,} batches {problem}", stacklevel=3)
-    return problem is not None
 
 
 def _finish(state: TrainingState, folder: RunFolder | None) -> None:

@@ -28,9 +28,10 @@ class Plan(NamedTuple):
     def saves(self, batch: int) -> bool:
         return batch % self.save_every == 0 or batch == self.batches
 
-    def is_telling(self, batch: int) -> bool:
-        """Whether a network that learns would have learned something by now."""
-        return batch >= max(MIN_TELLING_UPDATES, self.batches / 4)
+    def is_halfway(self, batch: int) -> bool:
+        """Whether this is the first validation at which a network that learns would have learned something."""
+        half = max(MIN_TELLING_UPDATES, self.batches / 2)
+        return batch - self.validate_every < half <= batch < self.batches
 
 
 def make_plan(source: Source, config: Training, processes: int) -> Plan:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankcode.data.sources import Source
-from rankcode.metrics import Report, cost, evaluate
+from rankcode.metrics import cost, evaluate
 from rankcode.rules import Never, Rule
 from rankcode.training.config import Training
 
@@ -20,36 +20,19 @@ if TYPE_CHECKING:
     from rankcode.training.state import TrainingState
 
 
-@dataclass(frozen=True)
-class Means:
-    """Over the batches since the last record."""
-
-    loss: float
-    accuracy: float
-    mean_steps: float
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a record holds, which is kept as JSON: a dictionary of these."""
-
-    batch: int
-    examples: int
-    seconds: float  # since the run began
-    training_seconds: float  # since the last record was complete
-    learning_rate: float
-    training: Means
-    validation: Report | None = None  # with the objective's rule; None without validation data
-    first_spike: Report | None = None  # with first-spike inference: the same if the objective ends at the spike
+MARGIN = 0.1  # runs that learn are this much better than the most common class by half of their training
+MIN_FIRED = 0.05  # share of validation rows: below it almost every row is read to its end
 
 
 @dataclass(frozen=True)
 class History:
-    """What training went through: a record for each validation, as dictionaries (see `Record`), and the best of them.
+    """What training went through.
 
-    Without validation data records have no `validation` and no `first_spike`, and `best` is None. `problem` says in a
-    sentence what is wrong with the model that was kept, and what to try, if it never fires or is no better than always
-    answering with the most common class.
+    `records` has a dictionary for each validation, as metrics.jsonl has it: batch and examples so far, seconds since
+    the run began, training_seconds since the last record, learning_rate, training (means of loss, accuracy and steps
+    since the last record), validation (a `Report` with the objective's rule) and first_spike (a `Report` with
+    first-spike inference). `best` is the best of them. Without validation data records lack the reports, and `best` is
+    None. `problem` says in a sentence what is wrong with the model that was kept, if anything is, and what to try.
     """
 
     records: list[dict[str, Any]]
@@ -94,21 +77,32 @@ def merit(record: dict[str, Any], config: Training) -> tuple[float, float]:
     return MERITS[config.select](report, config.select_alpha), -report["mean_steps"]
 
 
+def slow_start(record: dict[str, Any], source: Source) -> str | None:
+    """What to try if the network has learned little by half of its training, else None."""
+    return _no_better_than_majority(record, source, MARGIN)
+
+
 def problem_of(record: dict[str, Any], rule: Rule, source: Source) -> str | None:
-    """What is wrong with the model of a record, and what to try; None if it has learned something."""
+    """What is wrong with a trained model, and what to try; None if it has learned something."""
     report = record.get("validation")
-    if report is not None and report["fired"] == 0 and not isinstance(rule, Never):
-        return "no row of the validation data fires: train for longer, or lower the objective's threshold or beta"
-    shares = {}
-    if isinstance(labels := getattr(source, "labels", None), Tensor):
-        shares["training"] = torch.bincount(labels).max().item() / len(labels)
-    if report is not None:
-        shares["validation"] = max(each["rows"] for each in report["classes"]) / report["rows"]
-    for part, share in shares.items():
-        if (accuracy := record[part]["accuracy"]) <= share:
-            return (
-                f"the network answers {100 * accuracy:.1f} % of the {part} data correctly, no more than the "
-                f"{100 * share:.1f} % of its most common class: train for longer, or try another learning_rate, "
-                "another objective or a smaller network"
-            )
-    return None
+    if report is not None and report["fired"] < MIN_FIRED and not isinstance(rule, Never):
+        fired = f"only {100 * report['fired']:.1f} % of the" if report["fired"] else "none of the"
+        return f"{fired} validation rows fire: train for longer, or lower the objective's threshold or beta"
+    return _no_better_than_majority(record, source, 0.0)
+
+
+def _no_better_than_majority(record: dict[str, Any], source: Source, margin: float) -> str | None:
+    """Compare the accuracy, on validation data if there is any, with that of always answering the same class."""
+    part, share = "training", 0.0
+    if "validation" in record:
+        report = record["validation"]
+        part, share = "validation", max(each["rows"] for each in report["classes"]) / report["rows"]
+    elif isinstance(labels := getattr(source, "labels", None), Tensor):
+        share = torch.bincount(labels).max().item() / len(labels)
+    accuracy = record[part]["accuracy"]
+    if not share or accuracy > share + min(margin, (1 - share) / 2):
+        return None
+    return (
+        f"the network answers {100 * accuracy:.1f} % of the {part} data correctly, and {100 * share:.1f} % are of the "
+        "most common class: train for longer, or try another learning_rate, another objective or a smaller network"
+    )

@@ -9,7 +9,7 @@ from torch import nn
 
 from rankcode import cells
 from rankcode.network import Network
-from rankcode.training.memory import memory_for
+from rankcode.training.out_of_memory import memory_for
 
 CellName = Literal["lstm", "gru", "conv-lstm", "lif", "conv-lif"]
 HIDDEN_SIZES = {"lstm": 125, "gru": 125, "lif": 256, "conv-lstm": 8, "conv-lif": 16}
@@ -28,7 +28,7 @@ def standard_network(
     """The network the command line trains: one sigmoid output for two classes, else one for each class."""
     shape, outputs = task.input_shape, 1 if task.num_classes == 2 else task.num_classes
     if cell in ("conv-lstm", "conv-lif") and len(shape) != 3:
-        raise ValueError(f"a {cell} reads images, and the steps of {task.name} are not images")
+        raise ValueError(f"a {cell} reads images, and the steps of this data are not images")
     for name, given, kinds in (
         ("num_layers", num_layers != 1, ("lstm", "gru")),
         ("readout_layer_size", readout_layer_size is not None, ("lstm", "gru")),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,23 +11,10 @@ from torch import Tensor, nn
 
 from rankcode.decision import Decision
 from rankcode.network import Network
-from rankcode.saving.description import ContentError, as_object, content_of, damaged, read_settings
 from rankcode.saving.model_file import different_weights
 from rankcode.training.config import Training
 from rankcode.training.distributed import Processes
-from rankcode.training.records import Record, merit
-
-
-@dataclass(frozen=True)
-class PlainEntries:
-    """The entries of a checkpoint that are plain numbers, or made of them."""
-
-    batch: int
-    examples: int
-    seconds: float
-    training_seconds: float
-    records: tuple[Record, ...]
-    best: Record | None
+from rankcode.training.records import merit
 
 
 class TrainingState:
@@ -151,48 +136,19 @@ class TrainingState:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Continue from a checkpoint of the run folder."""
-        with content_of(Path(self.config.folder or ".") / "checkpoint.pt"):
-            self._check(checkpoint)
-            try:
-                self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": checkpoint["optimizer"]})
-                self.scaler.load_state_dict(checkpoint["scaler"])
-            except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
-                raise damaged("the state of the optimizer or of the gradient scaler cannot be used") from None
+        if misfit := different_weights(self.network.state_dict(), checkpoint["network"]):
+            raise ValueError(f"{self.config.folder}/checkpoint.pt does not fit the network: {misfit}")
+        self.network.load_state_dict(checkpoint["network"])
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": checkpoint["optimizer"]})
+        self.scaler.load_state_dict(checkpoint["scaler"])
+        if self.average is not None:
+            self.average.load_state_dict(checkpoint["average"])
         self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
         self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
         self._seconds = checkpoint["seconds"]
         self._validated = time.monotonic() - checkpoint["training_seconds"]
-        self.network.load_state_dict(checkpoint["network"])
-        if self.average is not None:
-            self.average.load_state_dict(checkpoint["average"])
         self.records, self.best = checkpoint["records"], checkpoint["best"]
         self.best_weights = checkpoint["best_weights"]
-
-    def _check(self, checkpoint: dict[str, Any]) -> None:
-        """Raise unless every entry has the right type, and the tensors are those of the network."""
-        names = [field.name for field in fields(PlainEntries)]
-        read_settings({name: checkpoint[name] for name in names if name in checkpoint}, PlainEntries, "its content")
-        if min(checkpoint["batch"], checkpoint["examples"]) < 0:
-            raise damaged("batch and examples must be at least 0")
-        moments = as_object(checkpoint.get("optimizer"), "optimizer")  # a weight that has no gradient has none
-        weights = {number: weight for number, weight in enumerate(self.network.parameters()) if number in moments}
-        wanted = {
-            "sums": self.sums,
-            "network": self.network.state_dict(),
-            "best_weights": self.model.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
-            "optimizer": {number: {"exp_avg": weight, "exp_avg_sq": weight} for number, weight in weights.items()},
-        }
-        found = {name: checkpoint.get(name) for name in wanted}
-        if misfit := different_weights(_flat(wanted), _flat(found)):
-            raise ContentError(f"does not fit the network: {misfit}")
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """The leaves of nested dictionaries, by their full names; the step counts of the optimizer are left out."""
-    if not isinstance(value, dict):
-        return {name: value} if not (name.startswith("optimizer.") and name.endswith(".step")) else {}
-    return {key: leaf for part in value for key, leaf in _flat(value[part], f"{name}.{part}".strip(".")).items()}
 
 
 @torch.no_grad()

@@ -3,16 +3,7 @@ import torch
 
 import rankcode as rc
 from rankcode.tasks import TwoSequence
-from rankcode.training.memory import memory_for
-from rankcode.training.standard_network import standard_network
-
-
-@pytest.mark.parametrize("hidden_size", [10**6, 2**60])
-def test_a_network_that_is_too_large_is_named(hidden_size):
-    with pytest.raises(
-        MemoryError, match=r"^there is not enough memory for this network[^\n]*: choose a smaller hidden_size"
-    ):
-        standard_network(TwoSequence(), "lstm", hidden_size)
+from rankcode.training.out_of_memory import memory_for
 
 
 def test_a_batch_that_is_too_large_is_named():

@@ -5,7 +5,7 @@ import rankcode as rc
 from rankcode.data.sources import Arrays, Packed
 from rankcode.decision import Decision
 from rankcode.front_ends import Audio, LogMel
-from rankcode.training.step import Answers
+from rankcode.training.batch_update import Answers
 
 LENGTHS = torch.tensor([3, 9, 4, 7])
 

@@ -1,20 +1,20 @@
-"""Tasks, objectives and schedules by name."""
+"""Tasks, schedules and data by name."""
 
 from pathlib import Path
 
 import pytest
 
 import rankcode as rc
-from rankcode.cli import names
+from rankcode.cli import options
 from rankcode.tasks import OwnData, SpeechCommands, Spotting
 
 
 def test_a_name_is_a_task_and_a_path_is_own_data(tmp_path):
-    assert names.named_task("spotting") == Spotting()
+    assert options.named_task("spotting") == Spotting()
     Path("spotting").mkdir()
-    assert names.named_task("spotting") == Spotting(), "a task comes before a folder of its name"
-    assert names.named_task("./spotting") == OwnData(str(tmp_path / "here" / "spotting"))
-    assert names.named_task("speech-commands", data="x", augment=True, skip_bad=None) == SpeechCommands(
+    assert options.named_task("spotting") == Spotting(), "a task comes before a folder of its name"
+    assert options.named_task("./spotting") == OwnData(str(tmp_path / "here" / "spotting"))
+    assert options.named_task("speech-commands", data="x", augment=True, skip_bad=None) == SpeechCommands(
         str(tmp_path / "here" / "x"), augment=True
     )
 
@@ -23,13 +23,13 @@ def test_a_name_is_a_task_and_a_path_is_own_data(tmp_path):
     ("text", "beta"), [("0", 0.0), ("-0.5", -0.5), ("0:0.4,0.5:0.1", rc.Switch((0, 0.4), (0.5, 0.1)))]
 )
 def test_beta_is_a_number_or_a_schedule(text, beta):
-    assert names.read_beta(text) == beta
+    assert options.read_beta(text) == beta
 
 
 @pytest.mark.parametrize("text", ["", "inf", "0:", "0:1:2", "0.5:1,0.2:3", "a:b"])
 def test_what_is_no_beta(text):
     with pytest.raises(ValueError, match="beta must be a number"):
-        names.read_beta(text)
+        options.read_beta(text)
 
 
 def test_the_name_of_data(tmp_path):
@@ -44,4 +44,4 @@ def test_the_name_of_data(tmp_path):
         ".": "here",
         "folder.of.data/..": "here",
     }.items():
-        assert names.data_name(task) == name
+        assert options.data_name(task) == name
