@@ -1,16 +1,15 @@
 """Waveforms to frames and inputs, against the definition written out in plain NumPy, whole and in pieces."""
 
 import math
-import wave
 
 import numpy as np
 import pytest
 import torch
 
-import rankcode as rc
 from rankcode.data import sound_files
 from rankcode.front_ends import audio as audio_module
 from rankcode.front_ends.audio import LOWEST, UNIT, Audio, LogMel, power_of
+from wav_files import read_wav, write_wav
 
 MEAN, DEVIATION = tuple(np.linspace(-9, -3, 20)), tuple(np.linspace(1, 3, 20))
 
@@ -23,6 +22,11 @@ def clip(samples=16_000, seed=0):
     sound *= np.geomspace(2, 1e-4, samples)
     sound[samples // 3 : samples // 2] = 0
     return torch.from_numpy(sound.clip(-1, 1).astype(np.float32))
+
+
+def clips(count):
+    """The frames of several clips: [count, 101, 20]."""
+    return torch.stack([LogMel().frames(clip(seed=seed)) for seed in range(count)])
 
 
 def written_out(waveform, rate=16_000, bands=20):
@@ -74,20 +78,10 @@ def test_frames_are_the_definition_written_out(rate, bands):
     assert len(np.unique(got)) > 100, "the clip does not use the range"
 
 
-@pytest.mark.parametrize("samples", [0, 1, 159, 160, 161, 399, 400, 3200, 5945, 15_999, 16_000, 16_001])
-def test_there_is_a_frame_for_every_10_milliseconds_and_one_more(samples):
-    assert LogMel().frames(torch.zeros(samples)).shape == (1 + samples // 160, 20)
-
-
-@pytest.mark.parametrize("rate", [1000, 1200, 5000, 8000, 11_000, 16_000, 44_000, 48_000])
-def test_a_rate_is_refused_or_has_its_frames(rate):
-    try:
-        log_mel = LogMel(rate, n_mels=4)
-    except ValueError as error:
-        assert str(rate) in str(error)
-        return
-    for samples in (0, 1, rate // 100, rate // 100 + 1, rate):
-        assert len(log_mel.frames(torch.zeros(samples))) == 1 + samples // (rate // 100)
+@pytest.mark.parametrize("rate", [1200, 8000, 16_000, 48_000])
+def test_there_is_a_frame_for_every_10_milliseconds_and_one_more(rate):
+    for samples in (0, 1, rate // 100 - 1, rate // 100, rate // 100 + 1, rate // 40, rate):
+        assert LogMel(rate, n_mels=4).frames(torch.zeros(samples)).shape == (1 + samples // (rate // 100), 4)
 
 
 def test_silence_is_zero_and_nothing_is_above_255():
@@ -118,12 +112,6 @@ def test_a_frame_is_centred_on_its_time():
     assert LogMel().frames(waveform).amax(1).nonzero()[:, 0].tolist() == [11, 12]
 
 
-def test_many_recordings_at_once_are_each_by_itself():
-    both = torch.stack([clip(4000, seed=1), clip(4000, seed=2)])
-    assert LogMel().frames(both).equal(torch.stack([LogMel().frames(each) for each in both]))
-    assert LogMel().frames(both.double()).equal(LogMel().frames(both))
-
-
 def test_bytes_stand_for_powers_from_1e_6_to_e_8():
     values = power_of(torch.arange(256, dtype=torch.uint8))
     torch.testing.assert_close(values[[0, 255]], torch.tensor([math.log(1e-6), 8.0]))
@@ -133,7 +121,7 @@ def test_bytes_stand_for_powers_from_1e_6_to_e_8():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"sample_rate": 999}, {"sample_rate": 16_001}, {"sample_rate": 0}, {"n_mels": 0}, {"n_mels": 101}]
+    "settings", [{"sample_rate": rate} for rate in (0, 999, 5000 + 1, 16_001)] + [{"n_mels": 0}, {"n_mels": 101}]
 )
 def test_settings_that_give_no_frames(settings):
     with pytest.raises(ValueError, match=str(*settings.values())) as error:
@@ -144,20 +132,11 @@ def test_settings_that_give_no_frames(settings):
 # Streams
 
 
-@pytest.mark.parametrize("size", [1, 37, 160, 400, 16_000])
+@pytest.mark.parametrize("sizes", [[37], [160], [399, 401], [0, 1, 2, 7, 159, 161, 1000, 5000]])
 @pytest.mark.parametrize("samples", [0, 1, 199, 200, 201, 5945, 16_000])
-def test_chunks_of_any_size_give_the_bytes_of_the_whole(size, samples):
+def test_chunks_of_any_size_give_the_bytes_of_the_whole(sizes, samples):
     waveform = clip(samples)
-    assert in_chunks(LogMel(), waveform, [size] * (samples // size)).equal(LogMel().frames(waveform))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_chunks_cut_anywhere_give_the_bytes_of_the_whole(seed):
-    random = np.random.default_rng(seed)
-    waveform = clip(16_000, seed)
-    sizes = random.choice([0, 0, 1, 2, 7, 159, 161, 399, 401, 1000, 5000], 60).tolist()
-    assert 0 in sizes
-    assert in_chunks(LogMel(), waveform, sizes).equal(LogMel().frames(waveform))
+    assert in_chunks(LogMel(), waveform, sizes * (samples // sum(sizes) + 1)).equal(LogMel().frames(waveform))
 
 
 def test_a_frame_comes_with_the_sample_that_completes_it():
@@ -170,21 +149,11 @@ def test_a_frame_comes_with_the_sample_that_completes_it():
     assert len(held) < 400
 
 
-def test_what_a_stream_holds_is_not_altered_by_pushing():
-    log_mel, waveform = LogMel(), clip(3000)
-    _, held = log_mel.push(waveform[:1234], log_mel.start())
-    kept = held.clone()
-    first, second = (log_mel.push(waveform[1234:], held) for _ in range(2))
-    assert held.equal(kept) and first[0].equal(second[0]) and first[1].equal(second[1])
-    log_mel.finish(held)
-    assert held.equal(kept)
-
-
 # Inputs
 
 
 def test_an_input_is_21_normalised_frames_one_after_the_other():
-    stored = LogMel().frames(torch.stack([clip(seed=1), clip(seed=2)]))
+    stored = clips(2)
     inputs, lengths = Audio(MEAN, DEVIATION)(stored, torch.tensor([101, 60]))
     assert inputs.shape == (2, 81, 420) and lengths.tolist() == [81, 40]
     normal = (stored.double() * UNIT + LOWEST - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
@@ -221,7 +190,7 @@ def test_a_short_recording_gives_one_step():
 
 
 def test_mean_and_deviation_are_those_of_the_training_frames():
-    stored = LogMel().frames(torch.stack([clip(seed=seed) for seed in range(5)]))
+    stored = clips(5)
     audio = Audio.of(stored, LogMel(), 7)  # in five parts
     values = (stored.double() * UNIT + LOWEST).flatten(0, 1).numpy()
     np.testing.assert_allclose(audio.mean, values.mean(0), rtol=1e-5)
@@ -261,18 +230,7 @@ def test_what_was_heard_is_what_the_inputs_depend_on(step):
         assert inputs[0, :step].equal(silence[0, :step]) != differs
 
 
-# Kept with the network
-
-
-def test_a_model_file_holds_the_front_end(tmp_path):
-    audio = Audio((0.1, -1 / 3, 2.5), (1.0, 0.7, 1e-3), LogMel(8000, 3), context=2)
-    network = rc.Network(rc.cells.GRU(*audio.output_shape, 4), 3)
-    network.front_end = audio
-    rc.save(network, tmp_path / "model.safetensors")
-    loaded = rc.load(tmp_path / "model.safetensors").front_end
-    assert loaded == audio and isinstance(loaded, Audio) and isinstance(loaded.log_mel, LogMel)
-    stored = audio.read(clip(4000)).values[None]
-    assert loaded.read(clip(4000)).values.equal(stored[0]) and loaded(stored)[0].equal(audio(stored)[0])
+# Settings
 
 
 @pytest.mark.parametrize(("mean", "std"), [((0.0,) * 19, (1.0,) * 19), ((0.0,) * 20, (1.0,)), ((), ())])
@@ -284,32 +242,31 @@ def test_a_mean_and_a_deviation_for_each_band(mean, std):
 # Any length in bounded memory
 
 
-@pytest.mark.parametrize("samples", [0, 1, 3200, 9_999, 10_000, 10_001, 33_333])
+@pytest.mark.parametrize("samples", [1, 3200, 9_999, 10_001])
 def test_frames_computed_in_blocks_are_those_of_the_whole(samples, monkeypatch):
     whole = LogMel().frames(clip(samples))
     monkeypatch.setattr(audio_module, "BLOCK", 1_600)
-    assert LogMel().frames(clip(samples)).equal(whole)
-    if samples:
-        assert LogMel().read(clip(samples)).values.equal(whole)
+    assert LogMel().frames(clip(samples)).equal(whole) and LogMel().read(clip(samples)).values.equal(whole)
 
 
 def test_a_file_gives_the_frames_of_its_waveform(tmp_path, monkeypatch):
-    samples = (clip(30_000) * 32767).short()
-    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes(samples.numpy().tobytes())
+    path = write_wav(tmp_path / "a.wav", clip(30_000))
     monkeypatch.setattr(sound_files, "BLOCK", 1_000)
-    frames, size = LogMel().read(tmp_path / "a.wav")
-    assert size == 30_000 and frames.equal(LogMel().frames(samples / 32768))
+    frames, size = LogMel().read(path)
+    assert size == 30_000 and frames.equal(LogMel().frames(torch.from_numpy(read_wav(path))))
 
 
-def test_intermediate_values_are_in_memory_for_one_block_at_a_time():
-    """Half an hour: the frames of all of it in 64 bits would take a gigabyte."""
-    waveform = torch.zeros(30 * 60 * 16_000)
-    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        LogMel().read(waveform)
-    largest = max(event.self_cpu_memory_usage / event.count for event in profile.key_averages())
-    assert largest < 64e6
+def test_spectra_are_in_memory_for_one_block_at_a_time(monkeypatch):
+    """The windows of an hour in 64 bits would take a gigabyte."""
+    rfft, sizes = torch.fft.rfft, []
+
+    def watched(windows):
+        sizes.append(windows.numel() * windows.element_size())
+        return rfft(windows)
+
+    monkeypatch.setattr(torch.fft, "rfft", watched)
+    LogMel().read(torch.zeros(5 * 60 * 16_000))
+    assert len(sizes) > 10 and max(sizes) < 6e6
 
 
 def test_inputs_are_windows_of_the_frames_and_not_copies():

@@ -2,9 +2,7 @@
 
 import json
 import math
-import wave
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -17,7 +15,8 @@ from rankcode.front_ends import FRONT_ENDS, Audio, LatencyCode, LogMel, Standard
 from rankcode.metrics import source_for
 from rankcode.saving.description import describe, read_network
 from rankcode.saving.model_file import metadata
-from rankcode.tasks import OwnData, TemporalDigits, rows_for
+from rankcode.tasks import OwnData, rows_for
+from wav_files import write_wav
 
 THIRDS = tuple(k / 3 for k in range(1, 21))  # numbers that no short text holds exactly
 KINDS = {
@@ -55,16 +54,6 @@ def test_a_front_end_comes_back_exactly(kind, tmp_path):
 
 def test_every_kind_of_front_end_is_tried():
     assert {type(kind) for kind in KINDS.values()} == set(FRONT_ENDS.values())
-
-
-def test_what_comes_back_gives_the_same_inputs(tmp_path):
-    network = example(KINDS["audio"], NAMES)
-    rc.save(network, tmp_path / "model")
-    waveform = torch.randn(8000).clamp(-1, 1) / 3
-    one, other = (
-        each(each.read(waveform).values[None])[0] for each in (network.front_end, rc.load(tmp_path / "model").front_end)
-    )
-    assert one.equal(other) and one.shape == (1, 31, 420)
 
 
 def test_only_names_or_only_a_front_end(tmp_path):
@@ -155,17 +144,7 @@ def test_a_network_with_parts_of_its_own_gets_them_too(tmp_path):
     assert (again.front_end, again.label_names) == (KINDS["standardise"], NAMES)
 
 
-def test_a_front_end_is_each_networks_own():
-    one, other = example(KINDS["latency"], NAMES), example()
-    assert one.front_end is not None and other.front_end is None and rc.Network.front_end is None
-    assert other.label_names is None
-
-
 # Whose front end is used
-
-
-def bytes_of(size=6, **options):
-    return Arrays(torch.arange(size, dtype=torch.uint8)[:, None], torch.zeros(size, dtype=torch.long), **options)
 
 
 def test_raw_data_are_read_as_the_network_reads_them():
@@ -175,11 +154,6 @@ def test_raw_data_are_read_as_the_network_reads_them():
     assert next(chosen.scan(2, "cpu")).inputs[1].flatten().tolist() == [0, 0.25, 0.5, 0.75]
     assert source.encode == task_front_end, "the data is left as it was"
     assert next(source.scan(2, "cpu")).inputs[1].flatten().tolist() == [2, 3, 4, 5]
-
-
-def test_a_network_without_a_front_end_reads_the_data_as_they_come():
-    source = bytes_of(encode=LatencyCode(255, 4, (1,)))
-    assert source_for(example(), source) is source
 
 
 def test_data_that_are_inputs_already_are_left_alone():
@@ -213,25 +187,18 @@ def test_evaluation_uses_the_networks_front_end_and_names():
 
 
 def test_data_of_another_kind_is_one_line():
-    network = rc.Network(rc.cells.GRU(420, 3), 2)
-    network.front_end = KINDS["audio"]
-    images = bytes_of(encode=LatencyCode(255, 5, (1,)))
-    with pytest.raises(ValueError) as error:
-        rc.evaluate(network, images)
+    images = Arrays(torch.zeros(6, 1, dtype=torch.uint8), [0] * 6, encode=LatencyCode(255, 5, (1,)))
+    assert source_for(example(), images) is images
+    with pytest.raises(ValueError, match="reads sound in 20 bands") as error:
+        rc.evaluate(hears(), images)
     assert "\n" not in str(error.value)
 
 
-def test_training_sets_both_and_leaves_them_where_a_task_has_neither():
-    network = rc.Network(rc.cells.GRU(64, 3), 10)
+def test_training_leaves_both_where_the_data_has_neither():
+    network = example(KINDS["standardise"], NAMES)
     config = rc.Training(examples=64, batch_size=32, device="cpu", progress=False)
-    task = TemporalDigits(flat=True, steps=4)
-    rc.fit(network, task, rc.AtEnd(), config)
-    assert network.front_end == LatencyCode(16, 4, (64,)) and network.label_names == tuple("0123456789")
-    rc.fit(network, (torch.randn(32, 4, 64), torch.arange(32) % 10), rc.AtEnd(), config)
-    assert network.front_end == LatencyCode(16, 4, (64,))
-    plain = rc.Network(rc.cells.GRU(3, 3), 2)
-    rc.fit(plain, (torch.randn(32, 4, 3), torch.arange(32) % 2), rc.AtEnd(), config)
-    assert plain.front_end is None and plain.label_names is None
+    rc.fit(network, (torch.randn(32, 4, 3), torch.arange(32) % 4), rc.AtEnd(), config)
+    assert (network.front_end, network.label_names) == (KINDS["standardise"], NAMES)
 
 
 # Milliseconds
@@ -243,13 +210,7 @@ def recordings(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKCODE_DATA", str(tmp_path / "kept"))
     for word in "ab":
         for milliseconds in (300, 500, 30):
-            path = tmp_path / "sound" / word / f"{milliseconds}.wav"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with wave.open(str(path), "wb") as file:
-                file.setnchannels(1)
-                file.setsampwidth(2)
-                file.setframerate(16_000)
-                file.writeframes(np.arange(16 * milliseconds, dtype="<i2").tobytes())
+            write_wav(tmp_path / "sound" / word / f"{milliseconds}.wav", 16 * milliseconds)
     return tmp_path / "sound"
 
 
@@ -273,12 +234,6 @@ def test_what_was_heard_by_hand(recordings, rows):
     assert report.milliseconds == pytest.approx((30 + 300 + 500) / 3)
     assert "277 ms heard" in str(report)
     assert report.as_dict()["milliseconds"] == report.milliseconds
-
-
-def test_context_is_heard_too(recordings):
-    for context in (0, 3):
-        source = rows_for(hears(context), recordings)
-        assert source.heard(torch.tensor([1, 1, 5]))[1:].tolist() == [12.5 + 20 * context, 52.5 + 20 * context]
 
 
 @pytest.mark.parametrize("rows", [1, 4, 1024])

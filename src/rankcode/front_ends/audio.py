@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rankcode.data.arrays import as_tensor
@@ -68,24 +67,16 @@ class LogMel:
         return 2 * context * self.hop
 
     def frames(self, waveform: Tensor) -> Tensor:
-        """All frames of a recording: […, samples] in −1…1 to […, 1 + samples // hop, bands] bytes."""
-        half = self.window // 2
-        padded = F.pad(waveform, (half, half))
-        count = 1 + (padded.shape[-1] - self.window) // self.hop
-        at_once = BLOCK // self.hop
-        parts = []
-        for first in range(0, count, at_once):
-            last = min(first + at_once, count) - 1
-            parts.append(self._frames(padded[..., first * self.hop : last * self.hop + self.window]))
-        return torch.cat(parts, -2)
+        """All frames of a recording: [samples] in −1…1 to [1 + samples // hop, bands] bytes."""
+        return self._frames_of(waveform.split(BLOCK)).values
 
     def read(self, raw: Any, at_least: int = 0) -> StoredRow:
         """The frames of a sound file or a waveform; one of fewer than `at_least` samples is followed by silence."""
-        blocks: Iterable[Any]
         if isinstance(raw, str | Path):
-            blocks = (torch.from_numpy(block) for block in sound_blocks(raw, self.sample_rate))
-        else:
-            blocks = _checked_waveform(raw).split(BLOCK)
+            return self._frames_of(map(torch.from_numpy, sound_blocks(raw, self.sample_rate)), at_least)
+        return self._frames_of(_checked_waveform(raw).split(BLOCK), at_least)
+
+    def _frames_of(self, blocks: Iterable[Tensor], at_least: int = 0) -> StoredRow:
         held, frames, samples = self.start(), [], 0
         for block in blocks:
             new, held = self.push(block, held)
@@ -103,19 +94,16 @@ class LogMel:
         held = torch.cat([held, samples.to(held)])
         if len(held) < self.window:
             return torch.empty(0, self.n_mels, dtype=torch.uint8, device=held.device), held
-        frames = self._frames(held)
+        window, filters = (table.to(held.device) for table in _tables(self.sample_rate, self.n_mels))
+        spectrum = torch.fft.rfft(held.unfold(0, self.window, self.hop) * window)
+        power = spectrum.real**2 + spectrum.imag**2
+        logarithm = (power @ filters + 1e-6).log()
+        frames = ((logarithm - LOWEST) / UNIT).round().clamp(0, 255).byte()
         return frames, held[len(frames) * self.hop :]
 
     def finish(self, held: Tensor) -> Tensor:
         """The frames that the end of a stream completes, with silence after it."""
         return self.push(held.new_zeros(self.window // 2), held)[0]
-
-    def _frames(self, samples: Tensor) -> Tensor:
-        window, filters = (table.to(samples.device) for table in _tables(self.sample_rate, self.n_mels))
-        spectrum = torch.fft.rfft(samples.double().unfold(-1, self.window, self.hop) * window)
-        power = spectrum.real**2 + spectrum.imag**2
-        logarithm = (power @ filters + 1e-6).log()
-        return ((logarithm - LOWEST) / UNIT).round().clamp(0, 255).byte()
 
 
 @cache

@@ -7,11 +7,10 @@ it, chosen by a seed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,23 +26,7 @@ from rankcode.tasks.sound_collection import NOISE, SoundCollection
 from rankcode.tasks.splits import Splits
 
 OTHER = "unknown"  # the class for every label that a network was not trained on
-
-
-class Collection(Protocol):
-    """Labelled rows, before they are split and their labels numbered."""
-
-    labels: Any  # of each row, the user's own
-    splits: Any  # of each row: train, validation or test; '' where the data does not say
-    left_out: list[str]  # rows and files that could not be used, each with the reason
-
-    @property
-    def reads(self) -> str: ...
-
-    def fingerprint(self) -> str: ...
-
-    def front_end(self, index: np.ndarray) -> FrontEnd: ...
-
-    def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Any, augment: bool = False) -> Packed: ...
+Collection = SeriesCollection | SoundCollection  # labelled rows, before they are split and their labels numbered
 
 
 @dataclass(frozen=True)
@@ -125,7 +108,14 @@ class OwnData(Splits[Packed]):
     @cached_property
     def left_out(self) -> list[str]:
         """Rows and files that could not be used, each with the reason."""
-        return [*self.collection.left_out, *self._unseen]
+        used = np.concatenate(list(self._index.values()))
+        rows = np.setdiff1d(np.flatnonzero(self.collection.splits != NOISE), used)
+        labels, counts = np.unique(self.collection.labels[rows], return_counts=True)
+        unseen = [
+            f"{self.path}: {count} rows with the label {str(label)!r}, which is not in the training data"
+            for label, count in zip(labels, counts, strict=True)
+        ]
+        return [*self.collection.left_out, *unseen]
 
     @cached_property
     def label_names(self) -> tuple[str, ...]:
@@ -151,7 +141,7 @@ class OwnData(Splits[Packed]):
             return None
         number = {name: label for label, name in enumerate(self.label_names)}
         labels = [number[name] for name in self.collection.labels[index]]
-        return self.collection.rows(index, labels, self.front_end, augment)
+        return self.collection.rows(index, labels, self.front_end, augment)  # type: ignore[arg-type]
 
     @cached_property
     def _index(self) -> dict[str, np.ndarray]:
@@ -178,16 +168,6 @@ class OwnData(Splits[Packed]):
             index[split] = np.setdiff1d(index[split], unseen)
         return index
 
-    @cached_property
-    def _unseen(self) -> list[str]:
-        used = np.concatenate(list(self._index.values()))
-        rows = np.setdiff1d(np.flatnonzero(self.collection.splits != NOISE), used)
-        labels, counts = np.unique(self.collection.labels[rows], return_counts=True)
-        return [
-            f"{self.path}: {count} rows with the label {str(label)!r}, which is not in the training data"
-            for label, count in zip(labels, counts, strict=True)
-        ]
-
 
 def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
     """All rows of some data, for evaluating a network: with its front end and its numbers for the classes.
@@ -202,16 +182,14 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
         raise BadData(f"the network reads {front_end.reads}, and {path} holds {collection.reads}")
     number = {name: label for label, name in enumerate(names)}
     index = np.flatnonzero(collection.splits != NOISE)
-    labels = [number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()]
-    kept, unknown = [], []
-    for row, label in zip(index, labels, strict=True):
-        (kept if label >= 0 else unknown).append((row, label))
-    wrong = [f"{path}: the network was not taught the label {str(collection.labels[row])!r}" for row, _ in unknown]
+    labels = np.array([number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()])
+    unknown = collection.labels[index[labels < 0]]
+    wrong = [f"{path}: the network was not taught the label {str(label)!r}" for label in unknown]
     if wrong and not skip_bad:
         raise BadData(f"{wrong[0]}; skip_bad=True leaves its rows out")
-    if not kept:
+    if len(wrong) == len(index):
         raise BadData(f"{path} has no row with a label that the network was taught")
-    rows = collection.rows(np.array([row for row, _ in kept]), [label for _, label in kept], front_end)
+    rows = collection.rows(index[labels >= 0], labels[labels >= 0].tolist(), front_end)
     rows.left_out = [*collection.left_out, *wrong]
     return rows
 

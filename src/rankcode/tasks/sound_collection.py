@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -55,17 +55,16 @@ class SoundCollection:
         folder: Path,
         context: int,
         skip_bad: bool = False,
-        recordings: list[Recording] | None = None,
         log_mel: LogMel | None = None,
+        recordings_of: Callable[[Path], Iterable[Recording]] | None = None,
     ) -> SoundCollection:
-        """From a folder of recordings, by default one folder for each class, or from a feature cache of one."""
+        """From a folder, by default one with a folder of recordings for each class, or from a feature cache of one."""
         if is_cache(folder):
             collection = cls(open_cache(folder))
             if collection.context != context:
-                made_for = collection.context
-                raise ValueError(f"{folder} was made for a context of {made_for} frames, not {context}")
+                raise ValueError(f"{folder} was made for a context of {collection.context} frames, not {context}")
             return collection
-        recordings = list(recordings_by_class(folder)) if recordings is None else recordings
+        recordings = list((recordings_of or recordings_by_class)(folder))
         frames_of = log_mel or LogMel()
         at_least = frames_of.shortest(context)
         settings = {"log_mel": asdict(frames_of), "context": context}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rankcode.data.downloads import data_folder
-from rankcode.data.feature_cache import Recording, is_cache
+from rankcode.data.feature_cache import Recording
 from rankcode.front_ends.audio import LogMel
 from rankcode.tasks.sound_collection import SoundCollection, SoundSplits, recordings_by_class
 
@@ -52,8 +52,7 @@ class SpeechCommands(SoundSplits):
     @cached_property
     def sound(self) -> SoundCollection:
         """All recordings, the background noise included."""
-        published = None if is_cache(self.folder) else list(recordings(self.folder))
-        return SoundCollection.read(self.folder, self.context, self.skip_bad, published)
+        return SoundCollection.read(self.folder, self.context, self.skip_bad, recordings_of=recordings)
 
     @property
     def left_out(self) -> list[str]:
