@@ -51,17 +51,6 @@ def read(path, content, rate=16_000):
     return read_audio(path, rate)
 
 
-def power(samples):
-    """Mean square, without the ends, where a filter has less to go by."""
-    inside = samples[len(samples) // 10 : -len(samples) // 10].astype(np.float64)
-    return (inside**2).mean()
-
-
-def pitch(samples, rate=16_000):
-    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), 16 * len(samples)))
-    return spectrum.argmax() * rate / (16 * len(samples))
-
-
 # What can be read
 
 
@@ -120,6 +109,7 @@ def test_a_plain_file_is_what_libsndfile_reads(tmp_path):
     samples = read(tmp_path / "a.wav", wav(every.tobytes()))
     assert np.array_equal(samples, soundfile.read(tmp_path / "a.wav", dtype="float32")[0])
     assert samples.min() == -1 and samples.max() == 32767 / 32768
+    assert np.array_equal(read(tmp_path / "b.wav", wav(every.tobytes() + b"\1")), samples), "an odd byte at the end"
 
 
 @pytest.mark.parametrize("content", [b"odd", b"even", b""])
@@ -139,38 +129,25 @@ def test_a_wav_from_a_pipe_did_not_know_its_length(tmp_path, length, riff):
     np.testing.assert_allclose(samples, tone(), rtol=0, atol=1e-4)
 
 
-def test_a_float_wav_from_a_pipe(tmp_path):
+def test_other_files_from_a_pipe_did_not_know_their_length(tmp_path):
     data = tone().astype("<f4").tobytes()
     samples = read(tmp_path / "a.wav", wav(data, form=3, bits=32, length=0xFFFFFFFF, riff=0xFFFFFFFF))
     assert np.array_equal(samples, tone().astype(np.float32))
-
-
-def test_silence_and_clipped_sound(tmp_path):
-    silence = read(tmp_path / "silence.wav", wav(bytes(32_000)))
-    assert silence.shape == (16_000,) and not silence.any()
-    clipped = read(tmp_path / "clipped.wav", wav(b"\xff\x7f" * 16_000))
-    assert clipped.shape == (16_000,) and (clipped == 32767 / 32768).all()
-    for constant in (silence, clipped):
-        path = tmp_path / "again.wav"
-        assert len(read(path, wav(pcm(constant * 32767 / 32768, 16)), 8000)) == 8000
-
-
-def test_a_byte_too_many_is_passed_over(tmp_path):
-    assert len(read(tmp_path / "a.wav", wav(pcm(tone(), 16) + b"\1"))) == 8000
+    assert len(read(tmp_path / "a.au", changed(encoded("au"), 8, b"\xff" * 4))) == 32_000
 
 
 # Other rates
 
 
-@pytest.mark.parametrize("rate", [8000, 11_025, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("stereo", [False, True])
+@pytest.mark.parametrize("rate", [8000, 11_025, 44_100])
 def test_a_tone_stays_the_tone_it_was(tmp_path, rate, stereo):
     own = tone(440, rate)
     samples = read(tmp_path / "a.wav", wav(pcm(np.repeat(own, 1 + stereo), 16), rate, channels=1 + stereo))
     assert abs(len(samples) - 8000) <= 1 and samples.dtype == np.float32
-    assert abs(pitch(samples) - 440) < 1
-    assert power(samples) == pytest.approx(0.125, rel=0.01)
     np.testing.assert_allclose(samples[1000:7000], tone()[1000:7000], rtol=0, atol=0.01)
+    lower = read_audio(tmp_path / "a.wav", 4000)
+    np.testing.assert_allclose(lower[250:1750], tone(rate=4000)[250:1750], rtol=0, atol=0.01)
 
 
 def test_what_a_lower_rate_cannot_hold_is_removed(tmp_path):
@@ -178,12 +155,7 @@ def test_what_a_lower_rate_cannot_hold_is_removed(tmp_path):
     samples = read(tmp_path / "a.wav", wav(pcm(both, 16), 44_100))
     np.testing.assert_allclose(samples[1000:7000], tone(volume=0.25)[1000:7000], rtol=0, atol=0.01)
     alone = read(tmp_path / "b.wav", wav(pcm(tone(10_000, 44_100), 16), 44_100))
-    assert power(alone) < 1e-6 * 0.125, "10 kHz came back as 6 kHz"
-
-
-def test_any_rate_can_be_asked_for(tmp_path):
-    samples = read(tmp_path / "a.wav", wav(pcm(tone(), 16)), rate=8000)
-    assert len(samples) == 4000 and abs(pitch(samples, 8000) - 440) < 2
+    assert np.abs(alone[1000:7000]).max() < 1e-3, "10 kHz came back as 6 kHz"
 
 
 # What cannot be read
@@ -198,25 +170,19 @@ NOT_A_NUMBER = np.array([0, 0.5, np.nan, 0.5], "<f4").tobytes()
 INFINITE = np.array([0, np.inf], "<f8").tobytes()
 BAD = {
     "no byte": (b"", "empty"),
-    "header only": (wav(b""), "no samples"),
     "cut in the sound": (GOOD[:-101], r"cut short: 16,000 bytes of sound announced, 15,899 there"),
     "cut at the sound": (GOOD[:44], "cut short"),
     "cut in the header": (GOOD[:40], "not sound"),
-    "cut in the format": (GOOD[:20], "not sound"),
     "cut after RIFF": (GOOD[:12], "not sound"),
-    "cut, 24 bits": (wav(pcm(tone(), 24), bits=24)[:-1000], "cut short"),
-    "cut, stereo": (wav(pcm(tone(), 16), channels=2)[:-1000], "cut short"),
     "cut, float": (wav(tone().astype("<f4").tobytes(), form=3, bits=32)[:-1000], "cut short"),
     "text": (b"yes, no, up, down\n" * 50, "not sound"),
     "rubbish": (np.random.default_rng(0).bytes(5000), "not sound"),
-    "a page": (b"<html><body>404 not found</body></html>", "not sound"),
     "NaN": (wav(NOT_A_NUMBER, form=3, bits=32), "NaN"),
     "infinity": (wav(INFINITE, form=3, bits=64), "infinity"),
     "no known format": (wav(pcm(tone(), 16), form=0x1234), "not sound"),
     "no channel": (wav(pcm(tone(), 16), channels=0), "not sound"),
     "half a sample": (wav(b"\1"), "no samples"),
     "rate 0": (wav(pcm(tone(), 16), rate=0), "rate|samples a second"),
-    "rate 0, stereo": (wav(pcm(tone(), 16), rate=0, channels=2), "rate|samples a second|not sound"),
     "too short for the rate": (wav(pcm(tone()[:1], 16), rate=192_000), "no samples|too short"),
 }
 
@@ -228,16 +194,6 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path, content, 
         read(path, content)
     message = str(error.value)
     assert message.startswith(str(path)) and "\n" not in message and len(message) > len(str(path)) + 8
-
-
-@pytest.mark.parametrize("suffix", ["flac", "ogg"])
-def test_a_compressed_file_that_is_cut(tmp_path, suffix):
-    path = tmp_path / f"a.{suffix}"
-    soundfile.write(path, tone(), 16_000)
-    whole = path.read_bytes()
-    for length in (3, 30, len(whole) // 2):
-        with pytest.raises(rc.BadData, match=f"a.{suffix}"):
-            read(path, whole[:length])
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -254,7 +210,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_a_damaged_header_gives_sound_or_says_what_is_wrong(tmp_path, whole):
     random = np.random.default_rng(0)
     read_at_all = 0
-    for _ in range(300):
+    for _ in range(100):
         content = whole
         for _ in range(random.integers(1, 3)):
             content = changed(content, int(random.integers(60)), random.bytes(1))
@@ -265,7 +221,7 @@ def test_a_damaged_header_gives_sound_or_says_what_is_wrong(tmp_path, whole):
         else:
             read_at_all += 1
             assert len(samples) > 0 and np.isfinite(samples).all()
-    assert 0 < read_at_all < 300
+    assert 0 < read_at_all < 100
 
 
 # Without the packages for sound
@@ -326,11 +282,6 @@ def test_a_tag_before_and_after_an_mp3_is_not_part_of_the_sound(tmp_path):
         assert len(read(tmp_path / "a.mp3", content)) == 32_000
     with pytest.raises(rc.BadData, match="cut short"):
         read(tmp_path / "a.mp3", (tag + whole)[:-200])
-
-
-def test_what_was_written_to_a_pipe_announces_no_length(tmp_path):
-    au = encoded("au")
-    assert len(read(tmp_path / "a.au", changed(au, 8, b"\xff" * 4))) == 32_000
 
 
 # In blocks

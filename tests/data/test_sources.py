@@ -1,3 +1,5 @@
+"""Sources of batches: rows in memory, of one shape or packed without padding; generated rows; data loaders."""
+
 import gc
 import weakref
 from itertools import chain, islice
@@ -23,15 +25,48 @@ from rankcode.data.sources import (
     steps_of,
 )
 
+LENGTHS = [3, 1, 7, 2, 5, 7, 1, 4, 6, 2]
 
-def numbered(size=10, lengths=True):
-    """Rows that carry their number: inputs [size, 3, 1], labels, lengths."""
-    inputs = torch.arange(size, dtype=torch.float32)[:, None, None].expand(size, 3, 1).contiguous()
-    return inputs, torch.arange(size) % 4, torch.arange(size) % 3 + 1 if lengths else None
+
+def row(number):
+    """The values of a row: 100 · number + 1, 100 · number + 2, …"""
+    return [100.0 * number + step for step in range(1, LENGTHS[number] + 1)]
+
+
+def packed(gap=0, **options):
+    """The rows one after the other, with a second feature of the opposite sign; `gap` steps of no row between them."""
+    values, offsets, at = [], [], 0
+    for number, length in enumerate(LENGTHS):
+        own = torch.tensor(row(number))
+        values += [torch.stack([own, -own], 1), torch.full((gap, 2), torch.nan)]
+        offsets.append(at)
+        at += length + gap
+    return Packed(torch.cat(values), torch.tensor(offsets), LENGTHS, torch.arange(10) % 3, **options)
+
+
+def padded(**options):
+    """The same rows, padded to one length."""
+    inputs = torch.full((10, 7, 2), 5.0)
+    for number, length in enumerate(LENGTHS):
+        own = torch.tensor(row(number))
+        inputs[number, :length] = torch.stack([own, -own], 1)
+    return Arrays(inputs, torch.arange(10) % 3, torch.tensor(LENGTHS), **options)
+
+
+def numbered():
+    """Inputs [10, 3, 1], labels and lengths of rows that carry their number."""
+    inputs = torch.arange(10.0)[:, None, None].expand(10, 3, 1).contiguous()
+    return inputs, torch.arange(10) % 4, torch.arange(10) % 3 + 1
 
 
 def numbers(batch):
-    return batch.inputs[:, 0, 0].long().tolist()
+    """The numbers of the rows in a batch, whose values, labels and lengths must be their own."""
+    found = [int(first // 100) for first in batch.inputs[:, 0, 0].tolist()]
+    rows = [values[:length] for values, length in zip(batch.inputs, batch.lengths.tolist(), strict=True)]
+    assert [values[:, 0].tolist() for values in rows] == [row(number) for number in found]
+    assert all(values[:, 1].equal(-values[:, 0]) for values in rows)
+    assert batch.labels.tolist() == [number % 3 for number in found]
+    return found
 
 
 def equal(one, other):
@@ -47,20 +82,28 @@ def drawn(rows, generator):
     return Batch(inputs, (inputs.sum((1, 2)) > 0).long())
 
 
+def noisy(stored, lengths, generator):
+    return stored + torch.rand(stored.shape, generator=generator)
+
+
+both = pytest.mark.parametrize("make", [packed, padded])
+sizes = pytest.mark.parametrize("rows", [1, 3, 10, 25])
+
 # Rows in memory
 
 
-@pytest.mark.parametrize("rows", [1, 3, 4, 10, 25])
-def test_batches_from_a_number_on_are_those_reached_by_going_there(rows):
-    source = Arrays(*numbered())
-    every = take(source, 12, rows)
-    for start in (0, 1, 2, 3, 5, 7, 11):
-        assert all(equal(a, b) for a, b in zip(take(source, 12 - start, rows, start=start), every[start:], strict=True))
+@both
+@sizes
+def test_a_scan_gives_every_row_once_in_order(make, rows):
+    batches = list(make().scan(rows, "cpu"))
+    assert list(chain(*map(numbers, batches))) == list(range(10))
+    assert all(len(batch.labels) <= rows for batch in batches)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5, 10, 25])
-def test_an_epoch_holds_every_row_once_in_a_new_order(rows):
-    source = Arrays(*numbered())
+@both
+@sizes
+def test_an_epoch_holds_every_row_once_in_a_new_order(make, rows):
+    source = make()
     size = source.epoch(rows)
     assert size == len(range(0, 10, rows))
     batches = take(source, 3 * size, rows)
@@ -69,38 +112,17 @@ def test_an_epoch_holds_every_row_once_in_a_new_order(rows):
     assert orders[0] != orders[1] != orders[2]
 
 
-def test_the_parts_of_a_row_stay_together():
-    for batch in take(Arrays(*numbered()), 6):
-        for number, label, length in zip(numbers(batch), batch.labels.tolist(), batch.lengths.tolist(), strict=True):
-            assert (label, length) == (number % 4, number % 3 + 1)
-
-
-def test_the_order_is_the_seeds():
-    source = Arrays(*numbered())
-    assert [numbers(batch) for batch in take(source, 6, seed=1)] == [
-        numbers(batch) for batch in take(source, 6, seed=1)
-    ]
-    assert [numbers(batch) for batch in take(source, 6, seed=1)] != [
-        numbers(batch) for batch in take(source, 6, seed=2)
-    ]
-    torch.manual_seed(0)
-    before = take(source, 3)
-    torch.manual_seed(1)
-    assert all(equal(a, b) for a, b in zip(take(source, 3), before, strict=True)), "the global seed had a say"
-
-
-@pytest.mark.parametrize("rows", [1, 3, 10, 25])
-def test_a_scan_gives_every_row_once_in_order(rows):
-    batches = list(Arrays(*numbered(lengths=False)).scan(rows, "cpu"))
-    assert list(chain(*map(numbers, batches))) == list(range(10))
-    assert all(len(batch.labels) <= rows and batch.lengths is None for batch in batches)
-
-
-def test_inputs_are_encoded_when_they_are_taken():
-    inputs, labels, _ = numbered()
-    source = Arrays(inputs[:, 0], labels, encode=lambda stored, lengths: (stored[:, None].expand(-1, 3, -1), lengths))
-    assert [batch.inputs.shape for batch in source.scan(4, "cpu")] == [(4, 3, 1), (4, 3, 1), (2, 3, 1)]
-    assert numbers(next(source.scan(10, "cpu"))) == list(range(10))
+@both
+@sizes
+def test_a_batch_depends_on_seed_and_number_alone(make, rows):
+    every = take(make(augment=noisy), 12, rows, seed=3)
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    for start in (0, 1, 2, 3, 5, 11):
+        again = take(make(augment=noisy), 12 - start, rows, seed=3, start=start)
+        assert all(equal(a, b) for a, b in zip(again, every[start:], strict=True))
+    assert not any(equal(a, b) for a, b in zip(take(make(augment=noisy), 12, rows, seed=4), every, strict=True))
+    assert torch.get_rng_state().equal(state)
 
 
 def test_numpy_and_small_integers():
@@ -108,26 +130,124 @@ def test_numpy_and_small_integers():
     batch = next(Arrays(inputs, labels.astype(np.uint8), lengths.astype(np.int32)).scan(10, "cpu"))
     assert batch.labels.dtype == batch.lengths.dtype == torch.int64
     assert batch.labels.tolist() == labels.tolist() and batch.lengths.tolist() == lengths.tolist()
+    assert next(Arrays(inputs, labels).scan(10, "cpu")).lengths is None
+
+
+ZEROS, THREE = torch.zeros(3, 3, 1), [0, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("make", "says"),
     [
-        ((torch.zeros(0, 3, 1), torch.zeros(0)), "no rows"),
-        ((torch.zeros(3, 3, 1), torch.zeros(2, dtype=torch.long)), "labels"),
-        ((torch.zeros(3, 3, 1), torch.zeros(3, 2, dtype=torch.long)), "labels"),
-        ((torch.zeros(3, 3, 1), torch.tensor([0, 1, 2]), torch.tensor([1, 2])), "lengths"),
-        ((torch.zeros(3, 3, 1), torch.tensor([0.5, 1.0, 0.0])), "labels"),
-        ((torch.zeros(3, 3, 1), torch.tensor([0, 1, 2]), torch.tensor([1.5, 2.0, 3.0])), "lengths"),
+        (lambda: Arrays(ZEROS[:0], torch.zeros(0)), "no rows"),
+        (lambda: Arrays(ZEROS, [0, 1]), r"labels must have shape \[3\]"),
+        (lambda: Arrays(ZEROS, torch.zeros(3, 2).long()), r"labels must have shape \[3\]"),
+        (lambda: Arrays(ZEROS, THREE, [1, 2]), r"lengths must have shape \[3\]"),
+        (lambda: Arrays(ZEROS, [0.5, 1.0, 0.0]), "labels must be integers"),
+        (lambda: Arrays(ZEROS, THREE, [1.5, 2.0, 3.0]), "lengths must be integers"),
+        (lambda: Packed(ZEROS, [], [], []), "no rows"),
+        (lambda: Packed(ZEROS, [0, 2], [2, 1], THREE), r"offsets must have shape \[3\]"),
+        (lambda: Packed(ZEROS, [0, 2], [2], [0, 1]), r"lengths must have shape \[2\]"),
+        (lambda: Packed(ZEROS, [0.0, 2.0], [2, 1], [0, 1]), "offsets must be integers"),
     ],
 )
-def test_arrays_that_do_not_go_together(arguments, says):
+def test_columns_that_do_not_go_together(make, says):
     with pytest.raises(ValueError, match=says) as error:
-        Arrays(*arguments)
+        make()
     assert "\n" not in str(error.value)
 
 
-# Rows that are made
+# Rows without padding
+
+
+def test_steps_between_rows_are_of_no_row():
+    assert list(chain(*map(numbers, packed(gap=2).scan(4, "cpu")))) == list(range(10))
+
+
+def test_a_batch_is_as_long_as_its_longest_row():
+    shapes = [batch.inputs.shape for batch in packed().scan(2, "cpu")]
+    assert shapes == [(2, 3, 2), (2, 7, 2), (2, 7, 2), (2, 4, 2), (2, 6, 2)]
+
+
+def test_padded_steps_reach_no_result():
+    """A batch of rows of all lengths gives what each row gives alone, and so does a batch padded with rubbish."""
+    torch.manual_seed(0)
+    network = rc.Network(rc.cells.LSTM(2, 6), 3).double()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.8)
+    source = packed(encode=lambda stored, lengths: ((stored / 500).sin().double(), lengths))
+    rule = rc.Threshold(0.6)
+    inputs, _, lengths = next(source.scan(10, "cpu"))
+    together = rc.decide(network, inputs, lengths, rule)
+    assert 0 < together.fired.sum() < 10 and len(together.steps.unique()) > 2
+    alone = [rc.decide(network, *batch[::2], rule) for batch in source.scan(1, "cpu")]
+    assert together.steps.tolist() == [int(each.steps) for each in alone]
+    assert together.label.tolist() == [int(each.label) for each in alone]
+    torch.testing.assert_close(together.probabilities, torch.cat([each.probabilities for each in alone]))
+    rubbish = inputs.masked_fill((torch.arange(7) >= lengths[:, None])[..., None], torch.nan)
+    for one, other in zip(together, rc.decide(network, rubbish, lengths, rule), strict=True):
+        assert one.equal(other)
+    assert rc.evaluate(network, source, rule, batch_size=3).mean_steps == together.steps.double().mean()
+
+
+def test_images_can_be_packed_too():
+    values = torch.arange(5 * 2 * 3).reshape(5, 2, 3)
+    batch = next(Packed(values, [0, 4], [4, 1], [1, 0]).scan(2, "cpu"))
+    assert batch.inputs[0].equal(values[:4]) and batch.inputs[1, :1].equal(values[4:])
+
+
+def test_values_may_lie_in_a_file(tmp_path):
+    values = np.arange(24, dtype=np.uint8).reshape(12, 2)
+    values.tofile(tmp_path / "values")
+    mapped = torch.from_file(str(tmp_path / "values"), shared=False, size=24, dtype=torch.uint8).view(12, 2)
+    batch = next(Packed(mapped, [5, 0], [7, 5], [0, 1]).scan(2, "cpu"))
+    assert batch.inputs[0].tolist() == values[5:].tolist() and batch.inputs[1, :5].tolist() == values[:5].tolist()
+    assert batch.inputs.dtype == torch.uint8
+
+
+# Augmentation
+
+
+@both
+def test_only_training_rows_are_augmented(make):
+    plain, augmented = make(), make(augment=noisy)
+    for one, other in zip(plain.scan(4, "cpu"), augmented.scan(4, "cpu"), strict=True):
+        assert equal(one, other)
+    for one, other in zip(take(plain, 6), take(augmented, 6), strict=True):
+        assert one.labels.equal(other.labels) and one.lengths.equal(other.lengths)
+        difference = other.inputs - one.inputs
+        assert (difference >= 0).all() and (difference < 1.01).all() and len(difference.unique()) > 4
+
+
+def test_every_batch_is_altered_in_its_own_way():
+    drawn = []
+
+    def spy(stored, lengths, generator):
+        drawn.append(torch.rand(3, generator=generator).tolist())
+        return stored
+
+    take(packed(augment=spy), 9, seed=0)
+    take(packed(augment=spy), 9, seed=1)
+    assert len({tuple(each) for each in drawn}) == 18
+
+
+def test_rows_are_altered_as_they_are_stored_and_then_encoded():
+    def double(stored, lengths, generator):
+        assert stored.dtype == torch.float32 and lengths.tolist() == [LENGTHS[int(r[0, 0] // 100)] for r in stored]
+        return 2 * stored
+
+    def add_one(stored, lengths):
+        return stored + 1, lengths - 0
+
+    source = packed(encode=add_one, augment=double)
+    for batch in take(source, 3):
+        for values, length in zip(batch.inputs[..., 0], batch.lengths, strict=True):
+            number = int(values[0] // 200)
+            assert values[:length].tolist() == [2 * value + 1 for value in row(number)]
+    assert next(source.scan(1, "cpu")).inputs[0, :, 0].tolist() == [value + 1 for value in row(0)]
+
+
+# Rows that are generated
 
 
 def test_a_generated_batch_depends_on_seed_and_number_alone():
@@ -183,7 +303,7 @@ def test_a_data_loader_keeps_its_own_batches():
     loader = DataLoader(TensorDataset(inputs, labels, lengths), batch_size=4)
     source = as_source(loader)
     assert isinstance(source, Loader) and source.epoch(999) == 3
-    assert [numbers(batch) for batch in source.scan(999, "cpu")] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [batch.inputs[:, 0, 0].tolist() for batch in source.scan(999, "cpu")] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     batches = take(source, 7, rows=999)
     assert [len(batch.labels) for batch in batches] == [4, 4, 2, 4, 4, 2, 4]
     assert batches[0].lengths.equal(lengths[:4])
