@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from rankcode.checks import check_read, checked_inputs
 from rankcode.decision import Decision
-from rankcode.engines import run
+from rankcode.engines import Keep, Run, run
 from rankcode.network import Network
 from rankcode.rules import Rule, Threshold, check_rule
 from rankcode.state import State, map_state
@@ -48,14 +48,26 @@ def decide(
 ) -> Decision:
     """Read each row until the rule fires, and return the answers. The rule is by default the network's own, or else
     `Threshold(0.95)`."""
+    return checked_run(network, inputs, lengths, rule, "answer", engine).decision
+
+
+def checked_run(
+    network: Network,
+    inputs: Tensor,
+    lengths: Tensor | None = None,
+    rule: Rule | None = None,
+    keep: Keep = "answer",
+    engine: str = "auto",
+) -> Run:
+    """A run without gradients of inputs that are checked, with the rule of `decide`."""
     rule = (network.rule or Threshold()) if rule is None else rule
     check_rule(rule, network.activation, network.num_classes)
     ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)
     with inference(network):
-        decision = run(network, inputs, lengths, rule, "answer", engine, lengths if ragged else None).decision
-    check_read(inputs, decision.steps)
-    return decision
+        result = run(network, inputs, lengths, rule, keep, engine, lengths if ragged else None)
+    check_read(inputs, result.decision.steps)
+    return result
 
 
 def trace(network: Network, inputs: Tensor, lengths: Tensor | None = None) -> Trace:

@@ -7,19 +7,18 @@ a row that never fires counts as its full length.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from rankcode.checks import check_read, checked_inputs, checked_labels, rows_named
+from rankcode.checks import checked_labels, rows_named
 from rankcode.data.sources import Rows, Source, split_of
-from rankcode.engines import run
+from rankcode.engines import Keep, Run
 from rankcode.front_ends import front_end_of
-from rankcode.inference import decide, inference
+from rankcode.inference import checked_run
 from rankcode.network import Network
 from rankcode.progress import watched
 from rankcode.rules import Rule, Threshold, allowed, check_rule
@@ -28,17 +27,11 @@ ALPHA = 0.2  # weight of earliness in the cost: answering at half the length mak
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995)
 
 
-@runtime_checkable
-class Heard(Protocol):
-    """A source of sound: it says how many milliseconds an answer depends on."""
-
-    def heard(self, steps: Tensor, first: int = 0) -> Tensor | None:
-        """For as many rows as there are steps, in the order of `scan`, from row `first` on; None: unknown."""
-        ...
-
-
 def milliseconds_heard(source: Source, steps: Tensor, first: int = 0) -> Tensor | None:
-    return source.heard(steps, first) if isinstance(source, Heard) else None
+    """Milliseconds of sound that answers after these steps depend on, for the rows of `scan` from row `first` on; None
+    if the source is not sound."""
+    heard = getattr(source, "heard", None)
+    return None if heard is None else heard(steps, first)
 
 
 def source_of(network: Network, task, split: str) -> Source:
@@ -136,30 +129,13 @@ def evaluate(
     """
     if not alpha >= 0:
         raise ValueError(f"alpha, the weight of earliness, must be at least 0, not {alpha}")
-    device = next(network.parameters()).device
-    columns, first = [], 0  # (label, right, steps, earliness, fired, loss) of each row
-    source = source_of(network, task, split)
-    for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
-        with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
-            inputs, lengths = checked_inputs(network, inputs, lengths)
-            labels = checked_labels(network, labels, len(inputs), device)
-            decision = decide(network, inputs, lengths, rule, engine)
-        first += len(inputs)
-        likelihood = decision.probabilities.gather(1, labels[:, None])[:, 0]
-        columns.append(
-            torch.stack(
-                [
-                    labels.double(),
-                    (decision.label == labels).double(),
-                    decision.steps.double(),
-                    decision.steps / lengths.double(),
-                    decision.fired.double(),
-                    -likelihood.double().clamp(min=1e-38).log(),
-                ]
-            )
-        )
-    if not columns:
-        raise ValueError("there is no data to evaluate on")
+    columns, source = [], source_of(network, task, split)
+    for labels, result in _runs(network, source, rule, "answer", batch_size, engine, progress):
+        decision = result.decision
+        likelihood = decision.probabilities.gather(1, labels[:, None])[:, 0].double().clamp(min=1e-38)
+        earliness = decision.steps.double() / result.lengths
+        parts = labels, decision.label == labels, decision.steps, earliness, decision.fired, -likelihood.log()
+        columns.append(torch.stack([part.double() for part in parts]))
     label, right, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
     heard = milliseconds_heard(source, steps.long())
     accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
@@ -228,21 +204,16 @@ def tradeoff(
     may_fire = getattr(network.rule, "classes", None) if classes is None else tuple(classes)
     for threshold in thresholds:
         check_rule(Threshold(threshold, may_fire), network.activation, network.num_classes)
-    device = next(network.parameters()).device
     totals = torch.zeros(len(thresholds), 4, dtype=torch.float64)  # right, steps, earliness, fired
     counts = torch.zeros(network.num_classes, dtype=torch.long)
     source = source_of(network, task, split)
     heard, first = [0.0] * len(thresholds), 0
-    for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
-        with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
-            inputs, lengths = checked_inputs(network, inputs, lengths)
-            labels = checked_labels(network, labels, len(inputs), device)
-            with inference(network):
-                result = run(network, inputs, lengths, Threshold(thresholds[-1], may_fire), "read", engine)
-            check_read(inputs, result.decision.steps)
+    rule = Threshold(thresholds[-1], may_fire)
+    for labels, result in _runs(network, source, rule, "read", batch_size, engine, progress):
         activations, _ = network.activate(result.logits)
-        largest = torch.full(inputs.shape[:2], -torch.inf, dtype=activations.dtype, device=device)
-        label, last_label = torch.zeros(2, *inputs.shape[:2], dtype=torch.long, device=device)
+        shape, lengths = (len(labels), int(result.lengths.max())), result.lengths
+        largest = torch.full(shape, -torch.inf, dtype=activations.dtype, device=labels.device)
+        label, last_label = torch.zeros(2, *shape, dtype=torch.long, device=labels.device)
         at = result.row, result.step - 1
         largest[at], label[at] = allowed(activations, may_fire).max(1)
         last_label[at] = activations.argmax(1)  # of a row that does not fire
@@ -256,13 +227,26 @@ def tradeoff(
             totals[k] += torch.stack([column.double().sum() for column in columns]).cpu()
             now = milliseconds_heard(source, steps.cpu(), first)
             heard[k] = math.nan if now is None else heard[k] + float(now.sum())
-        first += len(inputs)
+        first += len(labels)
         counts += torch.bincount(labels, minlength=network.num_classes).cpu()
-    if not counts.sum():
-        raise ValueError("there is no data to evaluate on")
     means = (totals / counts.sum()).T.tolist()
     majority = (counts.max() / counts.sum()).item()
     accuracy, steps, earliness, fired = (tuple(column) for column in means)
     milliseconds = None if math.isnan(heard[0]) else tuple(total / first for total in heard)
     below = area(earliness, accuracy, majority)
     return Curve(tuple(thresholds), accuracy, steps, earliness, fired, milliseconds, majority, below)
+
+
+def _runs(
+    network: Network, source: Source, rule: Rule | None, keep: Keep, batch_size: int, engine: str, progress: bool
+) -> Iterator[tuple[Tensor, Run]]:
+    """Run the network on every row: the labels of each batch, and its run."""
+    device, first = next(network.parameters()).device, 0
+    for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
+        with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
+            result = checked_run(network, inputs, lengths, rule, keep, engine)
+            labels = checked_labels(network, labels, len(inputs), device)
+        yield labels, result
+        first += len(inputs)
+    if first == 0:
+        raise ValueError("there is no data to evaluate on")
