@@ -4,6 +4,8 @@ import pytest
 from small_data import QUICK, tones, two_levels
 
 from rankcode.cli.main import main
+from rankcode.tasks import two_sequence
+from rankcode.tasks.two_sequence_stopping import OptimalStopping
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +14,16 @@ def everything_is_kept_here(monkeypatch, tmp_path):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("RANKCODE_DATA", str(tmp_path / "kept"))
+
+
+@pytest.fixture
+def coarse_limits(monkeypatch):
+    """The limits of two-sequence on a coarse grid, which takes a second instead of ten."""
+    monkeypatch.setattr(OptimalStopping, "SUM_NODES", 12)
+    monkeypatch.setattr(OptimalStopping, "NOISE_NODES", 9)
+    two_sequence._optimal_stopping.cache_clear()
+    yield
+    two_sequence._optimal_stopping.cache_clear()
 
 
 @pytest.fixture(scope="session")

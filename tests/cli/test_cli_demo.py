@@ -8,9 +8,9 @@ from small_data import says
 from rankcode.cli.main import main
 
 
-def test_demo_writes_a_page_that_stands_alone(tmp_path, capsys):
+def test_demo_writes_a_page_that_stands_alone(tmp_path, capsys, coarse_limits):
     folder = tmp_path / "demo"
-    main(["demo", "--folder", str(folder), "--examples", "640", "--hidden-size", "4", "--test-rows", "200"])
+    main(["demo", "--folder", str(folder), "--examples", "256", "--hidden-size", "4", "--test-rows", "200"])
     text = capsys.readouterr().out
     assert "rank-coded" in text and "at the end" in text and str(folder / "report.html") in text
     page = (folder / "report.html").read_text()

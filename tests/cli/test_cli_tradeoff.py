@@ -8,7 +8,7 @@ from small_data import CPU, train
 from rankcode.cli.main import main
 
 
-def test_train_evaluate_tradeoff(tmp_path, capsys):
+def test_train_evaluate_tradeoff(tmp_path, capsys, coarse_limits):
     train(tmp_path / "coded")
     train(tmp_path / "plain", "--objective", "at-end")
     for name in (

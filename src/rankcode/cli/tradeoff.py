@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +74,7 @@ class Tradeoff:
 
 def _to_compare(task: Any) -> Any:
     """A task without settings that do not change its test data: augmentation, and the layout for a cell."""
-    same = replace(task, **{name: False for name in ("augment", "flat") if hasattr(task, name)})
+    same = replace(task, **{each.name: False for each in fields(task) if each.name in ("augment", "flat")})
     return same, getattr(task, "fingerprint", "")
 
 
