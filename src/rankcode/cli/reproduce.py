@@ -22,14 +22,18 @@ class Reproduce:
 
         rankcode reproduce fig2
         rankcode reproduce all --scale smoke
+        rankcode reproduce defaults --data FOLDER
     """
 
-    name: Annotated[str, Parameter(help=f"Which: all, {', '.join(EXPERIMENTS)}.")]
+    name: Annotated[
+        str,
+        Parameter(help=f"Which: all, {', '.join(EXPERIMENTS)}; or defaults, the study of the default settings."),
+    ]
     _: KW_ONLY
     scale: Literal["smoke", "quick", "paper"] = "quick"
     """smoke: seconds, to see that it runs; quick: minutes on two cores; paper: the paper's own, on a GPU."""
     data: str | None = None
-    """Folder that holds mnist and speech-commands. Default: RANKCODE_DATA."""
+    """Folder that holds mnist and speech-commands, and for defaults ucr. Default: RANKCODE_DATA."""
     folder: str | None = None
     """Where figures, numbers and trained networks are kept. Default: results/reproduction at the paper's scale,
     otherwise runs/reproduction-SCALE."""
@@ -41,16 +45,22 @@ class Reproduce:
     """Show progress."""
 
     def run(self) -> None:
+        from rankcode.experiments.defaults import compare
         from rankcode.experiments.page import AUTHOR, write_page, written
         from rankcode.experiments.reproduction import Reproduction
 
-        if self.name != "all" and self.name not in EXPERIMENTS:
-            raise UsageError(f"there is no figure or table {self.name!r}: choose from all, {', '.join(EXPERIMENTS)}")
+        if self.name not in ("all", "defaults", *EXPERIMENTS):
+            names = f"all, {', '.join(EXPERIMENTS)}, defaults"
+            raise UsageError(f"there is no figure or table {self.name!r}: choose from {names}")
         kept = "results/reproduction"
         folder = self.folder or (kept if self.scale == "paper" else f"runs/reproduction-{self.scale}")
         page = Path(self.page or ("docs/reproduction.md" if folder == kept else f"{folder}/reproduction.md"))
         check_replaceable(page, AUTHOR, "--page")
         place = Reproduction(self.scale, Path(folder), self.data, self.device, self.progress)
+        if self.name == "defaults":
+            output = place.folder / "defaults.json"
+            print(compare(place, output))
+            return say(f"wrote {output}")
         names = tuple(EXPERIMENTS) if self.name == "all" else (self.name,)
         for name in names:
             place.check_scale(name)
