@@ -47,9 +47,6 @@ def first(rule, activations):
     return answers.index(True) + 1 if True in answers else None
 
 
-both_engines = pytest.mark.parametrize("engine", ["reference", "stepwise"])
-
-
 # Threshold
 
 
@@ -65,47 +62,43 @@ def test_only_the_given_classes_fire():
     assert ask(rc.Threshold(0.7, classes=[0, 2]), activations) == [False, True, True]
 
 
-@both_engines
-def test_the_label_of_a_spike_is_among_the_classes_that_may_fire(engine):
+def test_the_label_of_a_spike_is_among_the_classes_that_may_fire():
     # Row 0 fires with class 0 although class 1 is larger; row 1 never fires and names the largest of all.
     inputs = logits_of([[[0.2, 0.7, 0.1], [0.4, 0.5, 0.1]], [[0.2, 0.7, 0.1], [0.2, 0.7, 0.1]]])
-    decision = rc.decide(network_of(3).double(), inputs, rule=rc.Threshold(0.35, classes=(0, 2)), engine=engine)
+    decision = rc.decide(network_of(3).double(), inputs, rule=rc.Threshold(0.35, classes=(0, 2)))
     assert decision.label.tolist() == [0, 1]
     assert decision.steps.tolist() == [2, 2]
     assert decision.fired.tolist() == [True, False]
     assert torch.allclose(decision.probabilities[0], torch.tensor([0.4, 0.5, 0.1], dtype=torch.float64))
 
 
-@both_engines
-def test_a_sigmoid_fires_on_both_sides(engine):
+def test_a_sigmoid_fires_on_both_sides():
     p = torch.tensor([[0.5, 0.89, 0.95], [0.5, 0.11, 0.05], [0.5, 0.6, 0.4]], dtype=torch.float64)
-    decision = rc.decide(network_of(1).double(), p.logit()[..., None], rule=rc.Threshold(0.9), engine=engine)
+    decision = rc.decide(network_of(1).double(), p.logit()[..., None], rule=rc.Threshold(0.9))
     assert decision.label.tolist() == [1, 0, 0]
     assert decision.steps.tolist() == [3, 3, 3]
     assert decision.fired.tolist() == [True, True, False]
     assert torch.allclose(decision.probabilities[:, 1], p[:, 2])
-    sooner = rc.decide(network_of(1).double(), p.logit()[..., None], rule=rc.Threshold(0.85), engine=engine)
+    sooner = rc.decide(network_of(1).double(), p.logit()[..., None], rule=rc.Threshold(0.85))
     assert sooner.steps.tolist() == [2, 2, 3]
     positive = rc.Threshold(0.85, classes=(1,))
     assert rc.decide(network_of(1).double(), p.logit()[..., None], rule=positive).fired.tolist() == [True, False, False]
 
 
-@both_engines
-def test_a_sigmoid_fires_exactly_at_its_threshold(engine):
+def test_a_sigmoid_fires_exactly_at_its_threshold():
     inputs = torch.tensor([[[0.0]], [[math.log(3)]], [[-math.log(3)]]], dtype=torch.float64)  # p = 1/2, 3/4, 1/4
-    at_half = rc.decide(network_of(1).double(), inputs, rule=rc.Threshold(0.5), engine=engine)
+    at_half = rc.decide(network_of(1).double(), inputs, rule=rc.Threshold(0.5))
     assert at_half.fired.all()
-    just_below = rc.decide(network_of(1).double(), inputs, rule=rc.Threshold(0.75 - 1e-12), engine=engine)
-    just_above = rc.decide(network_of(1).double(), inputs, rule=rc.Threshold(0.75 + 1e-12), engine=engine)
+    just_below = rc.decide(network_of(1).double(), inputs, rule=rc.Threshold(0.75 - 1e-12))
+    just_above = rc.decide(network_of(1).double(), inputs, rule=rc.Threshold(0.75 + 1e-12))
     assert just_below.fired.tolist() == [False, True, True]
     assert not just_above.fired.any()
 
 
-@both_engines
-def test_membranes_are_compared_themselves(engine):
+def test_membranes_are_compared_themselves():
     network = network_of(3, activation="membrane")
     inputs = torch.tensor([[[1.2, 0.0, -1.0], [0.0, 2.5, 2.4], [9.0, 0.0, 0.0]], [[-5.0, -7.0, -6.0]] * 3])
-    decision = rc.decide(network, inputs, rule=rc.Threshold(2.5), engine=engine)
+    decision = rc.decide(network, inputs, rule=rc.Threshold(2.5))
     assert decision.label.tolist() == [1, 0]
     assert decision.steps.tolist() == [2, 3]
     assert decision.fired.tolist() == [True, False]
@@ -161,11 +154,10 @@ def test_a_table_says_what_the_rule_says(rule, dtype):
 # Planted steps, never, patience
 
 
-@both_engines
-def test_planted_steps_are_exact(engine):
+def test_planted_steps_are_exact():
     network, inputs = network_of(3), torch.randn(5, 6, 3)
     lengths = torch.tensor([6, 6, 6, 3, 1])
-    decision = rc.decide(network, inputs, lengths, rc.FireAt([1, 4, 6, 4, 1]), engine=engine)
+    decision = rc.decide(network, inputs, lengths, rc.FireAt([1, 4, 6, 4, 1]))
     assert decision.steps.tolist() == [1, 4, 6, 3, 1]
     assert decision.fired.tolist() == [True, True, True, False, True]  # row 3 ended before its planted step
     expected = inputs[torch.arange(5), decision.steps - 1]
@@ -173,19 +165,17 @@ def test_planted_steps_are_exact(engine):
     assert torch.allclose(decision.probabilities, expected.softmax(1))
 
 
-@both_engines
 @pytest.mark.parametrize(("planted", "steps"), [(1, [1, 1]), (3, [3, 2]), (9, [4, 2])])
-def test_one_planted_step_for_all(planted, steps, engine):
-    decision = rc.decide(network_of(3), torch.randn(2, 4, 3), torch.tensor([4, 2]), rc.FireAt(planted), engine=engine)
+def test_one_planted_step_for_all(planted, steps):
+    decision = rc.decide(network_of(3), torch.randn(2, 4, 3), torch.tensor([4, 2]), rc.FireAt(planted))
     assert decision.steps.tolist() == steps
     assert decision.fired.tolist() == [planted <= 4, planted <= 2]
 
 
-@both_engines
-def test_never_reads_everything(engine):
+def test_never_reads_everything():
     inputs = torch.full((3, 4, 2), 50.0)
     inputs[..., 0] = -50.0
-    decision = rc.decide(network_of(2), inputs, torch.tensor([4, 1, 2]), rc.Never(), engine=engine)
+    decision = rc.decide(network_of(2), inputs, torch.tensor([4, 1, 2]), rc.Never())
     assert decision.steps.tolist() == [4, 1, 2]
     assert not decision.fired.any()
     assert decision.label.tolist() == [1, 1, 1]
@@ -218,10 +208,9 @@ def test_patience_looks_at_the_classes_that_may_fire():
     assert first(rc.Patience(rc.Threshold(0.25, classes=(0,)), 3), flicker) == 3
 
 
-@both_engines
-def test_patience_in_a_batch(engine):
+def test_patience_in_a_batch():
     rows = [[A, A, A, A], [A, NONE, A, A], [A, B, A, B], [NONE, NONE, NONE, A]]
-    decision = rc.decide(network_of(2).double(), logits_of(rows), rule=rc.Patience(rc.Threshold(0.8), 2), engine=engine)
+    decision = rc.decide(network_of(2).double(), logits_of(rows), rule=rc.Patience(rc.Threshold(0.8), 2))
     assert decision.steps.tolist() == [2, 4, 4, 4]
     assert decision.fired.tolist() == [True, True, False, False]
 
@@ -246,17 +235,14 @@ class Majority:
         return votes.amax(1) >= 3, votes
 
 
-@both_engines
-def test_a_users_rule_remembers(engine):
+def test_a_users_rule_remembers():
     rows = [[A, B, A, A, B], [B, B, B, A, A], [A, B, A, B, A]]
     lengths = torch.tensor([5, 5, 4])
-    decision = rc.decide(network_of(2).double(), logits_of(rows), lengths, Majority(), engine=engine)
+    decision = rc.decide(network_of(2).double(), logits_of(rows), lengths, Majority())
     assert decision.steps.tolist() == [4, 3, 4]
     assert decision.fired.tolist() == [True, True, False]
     assert decision.label.tolist() == [0, 1, 1]
-    loss, same = rc.AtSpike(rule=Majority())(
-        network_of(2).double(), logits_of(rows), torch.tensor([0, 1, 1]), lengths, engine=engine
-    )
+    loss, same = rc.AtSpike(rule=Majority())(network_of(2).double(), logits_of(rows), torch.tensor([0, 1, 1]), lengths)
     assert loss.item() == pytest.approx(-math.log(0.9))
     assert same.steps.equal(decision.steps)
 

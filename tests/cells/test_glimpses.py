@@ -5,7 +5,6 @@ import torch
 
 import rankcode as rc
 from rankcode.cells import Glimpses
-from rankcode.engines import run
 from rankcode.front_ends.latency_code import latency_code
 
 
@@ -53,20 +52,3 @@ def test_saved_and_loaded_it_is_the_same_and_ready_for_use(tmp_path):
     assert not loaded.training and loaded.cell.settings() == network.cell.settings()
     inputs = torch.rand(5, 10, 1, 8, 8)
     assert torch.equal(rc.decide(loaded, inputs).probabilities, rc.decide(network, inputs).probabilities)
-
-
-def test_engines_agree_on_it():
-    torch.manual_seed(0)
-    network = rc.Network(Glimpses((8, 8), 4, channels=8, hidden_size=5), 3).double().eval()
-    with torch.no_grad():
-        network.readout.weight.mul_(2)
-    inputs, lengths = torch.rand(6, 4, 1, 8, 8).double(), torch.tensor([4, 4, 3, 1, 4, 2])
-    results = []
-    for engine in ("reference", "stepwise", "whole"):
-        found = run(network, inputs, lengths, rc.Threshold(0.7), "answer", engine)
-        results.append((found.decision.steps, torch.autograd.grad(found.logits.sum(), list(network.parameters()))))
-    assert len(results[0][0].unique()) > 1
-    for steps, gradients in results[1:]:
-        assert torch.equal(steps, results[0][0])
-        for gradient, expected in zip(gradients, results[0][1], strict=True):
-            assert torch.allclose(gradient, expected, atol=1e-9)

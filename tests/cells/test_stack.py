@@ -31,20 +31,6 @@ def test_each_cell_reads_the_one_below():
         assert state[0].hidden.equal(low.hidden) and state[1].cell.equal(high.cell)
 
 
-def test_two_cells_are_two_layers():
-    layers = cells.LSTM(3, 4, num_layers=2)
-    stack = cells.Stack(cells.LSTM(3, 4), cells.LSTM(4, 4))
-    for number, cell in enumerate(stack.cells):
-        own = {name: weight for name, weight in layers.state_dict().items() if name.endswith(f"l{number}")}
-        cell.load_state_dict({name.replace(f"_l{number}", "_l0"): weight for name, weight in own.items()})
-    one, other = layers.initial_state(2), stack.initial_state(2)
-    for _ in range(4):
-        x = torch.randn(2, 3)
-        features, one = layers(x, one)
-        same, other = stack(x, other)
-        assert torch.allclose(features, same, atol=1e-7)
-
-
 def test_it_looks_like_its_topmost_cell():
     stack = cells.Stack(cells.LIF(3, 4), cells.LIF(4, 2, emits="membranes"))
     assert stack.output_shape == (2,) and stack.emits == "membranes"

@@ -37,6 +37,7 @@ FUSED = {
 }
 OTHERS = {
     "conv lstm": lambda: rc.Network(cells.ConvLSTM(hidden_channels=2, **IMAGES), 3),
+    "glimpses": lambda: rc.Network(cells.Glimpses((4, 4), 7, channels=8, hidden_size=5), 3).eval(),
     "lif": lambda: rc.Network(cells.LIF(12, 3, emits="membranes"), 3),
     "conv lif": lambda: rc.Network(cells.ConvLIF(hidden_channels=4, pool_size=1, **IMAGES), 3),
     "spiking stack": lambda: rc.Network(
@@ -75,9 +76,8 @@ def test_an_engine_gives_what_the_reference_gives(engine, kind, rule):
     network, rule = (FUSED | OTHERS)[kind]().double(), RULES[rule]
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.mul_(0.0 if "bias" in name else 2.5)
-    images = any(isinstance(part, cells.ConvLSTM | cells.ConvLIF) for part in network.modules())
-    inputs = torch.randn(10, 7, *((1, 4, 3) if images else (12,)), dtype=torch.float64)
+            parameter.mul_(0.0 if "bias" in name else 0.9 if kind == "glimpses" else 2.5)
+    inputs = torch.randn(10, 7, *network.cell.input_shape, dtype=torch.float64)
     inputs[torch.arange(7) >= LENGTHS[:, None]] = torch.nan
     for keep in ("answer", "read"):
         expected, got = (outcome(network, inputs, rule, keep, name) for name in ("reference", engine))
