@@ -173,9 +173,3 @@ def test_masked_frames_are_the_mean():
     masked = changed[..., 0]
     assert set(masked.sum(1).tolist()) == set(range(25)) and masked.any(0).all()
     assert masked.int().diff(dim=1).clamp(min=0).sum(1).add(masked[:, 0]).max() == 2, "in two stretches"
-
-
-def test_masks_longer_than_a_row_mask_all_of_it_and_no_more():
-    altered = only(time_mask=12, band_mask=30)(stored(200, 5), None, seeded())
-    assert altered.shape == (200, 5, 20)
-    assert altered.eq(torch.tensor(MEAN)).all((1, 2)).any() and not altered.eq(torch.tensor(MEAN)).all()
