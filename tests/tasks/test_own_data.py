@@ -229,7 +229,7 @@ def test_no_such_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["notes.txt", "one.wav", "table.csv"])
 def test_a_file_of_something_else(name, tmp_path):
     tone(tmp_path / name, 300)
-    says(lambda: OwnData(str(tmp_path / name)).train, name, ".npz, .ts, .tsv and .arff")
+    says(lambda: OwnData(str(tmp_path / name)).train, name, ".ts, .tsv, .arff, .npz files")
 
 
 def test_altering_what_is_not_sound(tmp_path):

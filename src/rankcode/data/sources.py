@@ -138,8 +138,7 @@ class Rows(ABC):
         """The rows in training batch `number`; the last batch of an epoch may be smaller."""
         epoch, part = divmod(number, self.epoch(batch_size))
         if self._shuffled is None or self._shuffled[0] != (seed, epoch):
-            order = torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
-            self._shuffled = (seed, epoch), order
+            self._shuffled = (seed, epoch), torch.randperm(self.size, generator=seeded("cpu", seed, epoch))
         return self._shuffled[1][part * batch_size : (part + 1) * batch_size]
 
     @abstractmethod
@@ -190,13 +189,14 @@ class Arrays(Rows):
 
     def fingerprint(self) -> str:
         """Changes with the data."""
-        columns = [column for column in (self.inputs, self.labels, self.lengths) if column is not None]
-        flat = (column.detach().cpu().contiguous().flatten().view(torch.uint8) for column in columns)
+        flat = (column.detach().cpu().contiguous().flatten().view(torch.uint8) for column in self._columns())
         return digest(column.numpy() for column in flat)
 
+    def _columns(self) -> list[Tensor]:
+        return [column for column in (self.inputs, self.labels, self.lengths) if column is not None]
+
     def take(self, index: Tensor, device: Device) -> Batch:
-        columns = (self.inputs, self.labels) if self.lengths is None else (self.inputs, self.labels, self.lengths)
-        taken = (column[sent(index, column.device)] for column in self._on(device, *columns))
+        taken = (column[sent(index, column.device)] for column in self._on(device, *self._columns()))
         return Batch(*(sent(column, device) for column in taken))
 
 
@@ -257,18 +257,16 @@ class Loader:
         for number in count(start // (self.epoch(batch_size) or start + 1)):
             if hasattr(sampler, "set_epoch"):  # a distributed sampler shuffles by the number of the epoch
                 sampler.set_epoch(number)  # type: ignore[union-attr]
-            empty = True
+            batch = None
             for batch in self.scan(batch_size, device):
-                empty = False
                 yield batch
-            if empty:
+            if batch is None:
                 raise ValueError("the data loader yielded no batch")
 
     def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         for batch in self.loader:
             if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
-                found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-                raise ValueError(f"a batch must be (inputs, labels[, lengths]), not {found}")
+                raise ValueError(f"a batch must be (inputs, labels[, lengths]), not a {type(batch).__name__}")
             inputs, labels, *lengths = batch
             more = (as_tensor(part).to(device) for part in lengths if part is not None)
             yield Batch(as_tensor(inputs).to(device), as_tensor(labels).to(device), *more)

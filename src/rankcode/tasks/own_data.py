@@ -17,7 +17,7 @@ import torch
 
 from rankcode.data.feature_cache import is_cache
 from rankcode.data.series import ARRAYS, Layout, Options, series_of
-from rankcode.data.series_files import is_series, read_series
+from rankcode.data.series_files import FORMATS, is_series, read_series
 from rankcode.data.sound_files import folders, sound_files
 from rankcode.data.sources import BadData, Packed
 from rankcode.front_ends import FrontEnd
@@ -214,8 +214,8 @@ def read_collection(
     if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
         return SoundCollection.read(path, context, skip_bad, log_mel=getattr(front_end, "log_mel", None))
     raise BadData(
-        f"{path} is no data that rankcode reads: .npz, .ts, .tsv and .arff files, a folder of one data set of "
-        f"these, or a folder that holds a folder of sound files for each class"
+        f"{path} is no data that rankcode reads: {', '.join(FORMATS)} files, a folder of one data set of these, or a "
+        f"folder that holds a folder of sound files for each class"
     )
 
 
