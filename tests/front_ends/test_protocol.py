@@ -105,7 +105,7 @@ def test_front_ends_that_read_the_same_replace_each_other():
         source_for(network(Letters()), source)
 
 
-def test_evaluating_and_training_with_a_front_end_of_ones_own():
+def test_evaluating_and_training_with_a_users_front_end():
     values = torch.rand(24, 5, 1) + 0.1
     source = Arrays(values, torch.arange(24) % 3, encode=Logarithm())
     made = network(Logarithm())

@@ -124,7 +124,7 @@ def test_bad_rows_of_arrays_are_named_or_left_out_and_listed():
         ([True, False], ("False", "True")),
     ],
 )
-def test_classes_bear_the_users_names_numbers_by_value_others_by_name(labels, names, tmp_path):
+def test_classes_have_the_users_names_in_order_of_number_or_name(labels, names, tmp_path):
     labels = np.array(labels * 4)
     path = saved(tmp_path / "data.npz", X=np.random.default_rng(0).normal(size=(len(labels), 3)), y=labels)
     task = OwnData(path)

@@ -85,7 +85,7 @@ def test_classes_that_happen_to_be_called_like_splits(folder):
     assert {label for _, label, _ in found(folder)} == {"car", "test", "train", "validation"}
 
 
-def test_the_publishers_lists_are_honoured(folder):
+def test_the_publishers_lists_decide_the_split(folder):
     touch(folder, "cat/1.wav", "cat/2.wav", "cat/3.wav", "big dog/1.wav", f"{NOISE}/hum.wav")
     (folder / "validation_list.txt").write_text("cat/2.wav\r\ncat/none.wav\n")
     assert {split for *_, split in found(folder)} == {"", NOISE}, "one list is no split"

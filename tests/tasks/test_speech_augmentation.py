@@ -50,7 +50,7 @@ def test_the_generator_decides():
     torch.manual_seed(0)
     first = augmentation(frames, None, seeded(1))
     torch.manual_seed(1)
-    assert augmentation(frames, None, seeded(1)).equal(first), "the global seed had a say"
+    assert augmentation(frames, None, seeded(1)).equal(first), "it depends on the global seed"
     assert not augmentation(frames, None, seeded(2)).equal(first)
 
 

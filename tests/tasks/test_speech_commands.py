@@ -122,15 +122,6 @@ def test_a_split_that_is_missing(tmp_path):
         task.test  # noqa: B018
 
 
-def test_a_bad_recording_is_named_or_left_out(tmp_path):
-    folder = made(tmp_path / "speech", ("yes", "bird"))
-    (folder / "yes" / "004ae714_nohash_0.wav").write_bytes(b"")
-    with pytest.raises(rc.BadData, match=r"004ae714_nohash_0\.wav is empty"):
-        SpeechCommands(str(folder)).train  # noqa: B018
-    task = SpeechCommands(str(folder), skip_bad=True)
-    assert task.train.size == 3 and len(task.left_out) == 1 and "004ae714" in task.left_out[0]
-
-
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="context must be at least 0, not -1"):
         SpeechCommands(context=-1)

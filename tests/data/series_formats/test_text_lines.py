@@ -8,8 +8,8 @@ from series_data import rows, says, single, train, written
     "content",
     [b"", b"\n \n", bytes(range(256)) * 4, b"\xff\xfe1\x002\x00", b"rubbish", b"PK\x03\x04rubbish", b"\x89PNG\r\n\xfe"],
 )
-def test_rubbish(tmp_path, ending, content):
-    file = written(tmp_path / f"rubbish{ending}", content)
+def test_files_of_something_else(tmp_path, ending, content):
+    file = written(tmp_path / f"other{ending}", content)
     says(file, *(["not a text file"] if b"\0" in content and ending != ".npz" else []), skipped=[])
 
 
