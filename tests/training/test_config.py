@@ -7,45 +7,23 @@ import torch
 
 import rankcode as rc
 
+BAD = {
+    "epochs": (0, -1, math.inf, "3"),
+    "examples": (0, 10.5),
+    "batch_size": (0, 1.5, True),
+    "learning_rate": (0, math.nan, math.inf),
+    "max_grad_norm": (0, -1.0),
+    "warmup_ratio": (1.0, -0.1, None),
+    "ema_decay": (1.0, -0.1, math.nan),
+    "weight_decay": (-0.1,),
+    "validate_every": (0, 2.5),
+    "first_spike_threshold": (0,),
+    "seed": (-1, 0.5),
+    **{name: ("other",) for name in ("optimizer", "schedule", "select", "finish_with", "precision", "engine")},
+}
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"epochs": 0},
-        {"epochs": -1},
-        {"epochs": math.inf},
-        {"epochs": "3"},
-        {"examples": 0},
-        {"examples": 10.5},
-        {"batch_size": 0},
-        {"batch_size": 1.5},
-        {"batch_size": True},
-        {"learning_rate": 0},
-        {"learning_rate": math.nan},
-        {"learning_rate": math.inf},
-        {"max_grad_norm": 0},
-        {"max_grad_norm": -1.0},
-        {"warmup_ratio": 1.0},
-        {"warmup_ratio": -0.1},
-        {"warmup_ratio": None},
-        {"ema_decay": 1.0},
-        {"ema_decay": -0.1},
-        {"ema_decay": math.nan},
-        {"weight_decay": -0.1},
-        {"validate_every": 0},
-        {"validate_every": 2.5},
-        {"first_spike_threshold": 0},
-        {"seed": -1},
-        {"seed": 0.5},
-        {"optimizer": "sgd"},
-        {"schedule": "linear"},
-        {"select": "f1"},
-        {"finish_with": "first"},
-        {"precision": "float64"},
-        {"engine": "warp"},
-    ],
-    ids=str,
-)
+
+@pytest.mark.parametrize("settings", [{name: value} for name, values in BAD.items() for value in values], ids=str)
 def test_a_bad_value_is_named(settings):
     (name,) = settings
     with pytest.raises(ValueError, match=rf"^{name} must be [^\n]+, not [^\n]+$"):
@@ -77,23 +55,17 @@ def test_numbers_of_numpy_are_numbers():
     assert rc.Training(batch_size=np.int64(4), learning_rate=np.float32(0.5)).batch_size == 4
 
 
-def test_the_rate_may_be_constant():
-    config = rc.Training(learning_rate=0.5, schedule="constant")
-    assert [config.learning_rate_at(share) for share in (0, 0.3, 0.999)] == [0.5, 0.5, 0.5]
-
-
-def test_the_rate_falls_along_a_cosine():
-    config = rc.Training(learning_rate=0.5, schedule="cosine")
-    rates = [config.learning_rate_at(share) for share in (0, 1 / 3, 0.5, 2 / 3, 1)]
-    assert rates == pytest.approx([0.5, 0.375, 0.25, 0.125, 0], abs=1e-15)
-
-
-def test_the_rate_rises_from_zero():
-    config = rc.Training(learning_rate=0.5, schedule="constant", warmup_ratio=0.2)
-    assert [config.learning_rate_at(share) for share in (0, 0.1, 0.2, 0.9)] == [0, 0.25, 0.5, 0.5]
-
-
-def test_a_cosine_begins_where_the_warmup_ends():
-    config = rc.Training(learning_rate=0.5, schedule="cosine", warmup_ratio=0.2)
-    rates = [config.learning_rate_at(share) for share in (0, 0.1, 0.2, 0.6, 1)]
-    assert rates == pytest.approx([0, 0.25, 0.5, 0.25, 0], abs=1e-15)
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ({"schedule": "constant"}, [0.5, 0.5, 0.5, 0.5, 0.5]),
+        ({"schedule": "cosine"}, [0.5, 0.5 * (1 + math.cos(0.1 * math.pi)) / 2, 0.45225, 0.17275, 0]),
+        ({"schedule": "constant", "warmup_ratio": 0.2}, [0, 0.25, 0.5, 0.5, 0.5]),
+        ({"schedule": "cosine", "warmup_ratio": 0.2}, [0, 0.25, 0.5, 0.25, 0]),
+    ],
+    ids=str,
+)
+def test_the_learning_rate_over_time(settings, rates):
+    config = rc.Training(learning_rate=0.5, **settings)
+    found = [config.learning_rate_at(share) for share in (0, 0.1, 0.2, 0.6, 1)]
+    assert found == pytest.approx(rates, rel=1e-4, abs=1e-15)

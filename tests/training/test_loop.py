@@ -19,6 +19,7 @@ from rankcode.training.distributed import Processes
 
 QUIET = {"device": "cpu", "progress": False}
 TASK = rc.tasks.TwoSequence(steps=6, mean=0.3, validation_rows=100)
+KEYS = {"batch", "examples", "seconds", "training_seconds", "learning_rate", "training"}  # of every record
 
 
 def make_network(inputs: int = 1, outputs: int = 1, readout: nn.Module | None = None, seed: int = 0) -> rc.Network:
@@ -111,11 +112,8 @@ def test_averaged_weights_are_validated_and_saved_and_checkpoints_hold_both(tmp_
     assert history.records[-1]["validation"] == json.loads(json.dumps(report.as_dict()))
 
     best = rc.evaluate(folder.model("best"), data.validation, rc.Threshold(0.6))
-    assert (
-        best.loss
-        == min(record["validation"]["loss"] for record in history.records)
-        == history.best["validation"]["loss"]
-    )
+    losses = [record["validation"]["loss"] for record in history.records]
+    assert best.loss == min(losses) == history.best["validation"]["loss"]
     assert rc.evaluate(averaged, data.validation, rc.Threshold(0.6)) == best
 
     checkpoint = folder.checkpoint()
@@ -216,42 +214,23 @@ def test_a_bad_row_is_named_by_its_place_in_the_data():
 
 
 def test_a_loss_that_is_no_number_ends_the_run():
+    config = rc.Training(examples=80, batch_size=8, learning_rate=3e37, validate_every=3, **QUIET)
     with pytest.raises(ValueError, match=r"^the loss is no longer a number at batch \d+: lower learning_rate"):
-        rc.fit(
-            make_network(),
-            TASK,
-            rc.AtEnd(),
-            rc.Training(examples=80, batch_size=8, learning_rate=3e37, validate_every=3, **QUIET),
-        )
+        rc.fit(make_network(), TASK, rc.AtEnd(), config)
 
 
 @pytest.mark.parametrize("objective", [rc.AtSpike(0.6), rc.AtEnd(), rc.EveryStep(), rc.UntilSpike(0.6)], ids=str)
 def test_what_a_record_holds(objective):
     network = make_network(seed=3)
-    settings = {
-        "examples": 50,
-        "batch_size": 8,
-        "validate_every": 3,
-        "finish_with": "last",
-        "first_spike_threshold": 0.55,
-    }
-    history = rc.fit(network, TASK, objective, rc.Training(learning_rate=0.1, schedule="constant", **settings, **QUIET))
-    records = history.records
+    settings = {"examples": 50, "batch_size": 8, "validate_every": 3, "learning_rate": 0.1, "schedule": "constant"}
+    config = rc.Training(finish_with="last", first_spike_threshold=0.55, **settings, **QUIET)
+    records = rc.fit(network, TASK, objective, config).records
     assert [(record["batch"], record["examples"]) for record in records] == [(3, 24), (6, 48), (7, 56)]
     assert [record["learning_rate"] for record in records] == [0.1] * 3
     seconds = [record["seconds"] for record in records]
     assert 0 < seconds[0] <= seconds[1] <= seconds[2]
     for record in records:
-        assert set(record) == {
-            "batch",
-            "examples",
-            "seconds",
-            "training_seconds",
-            "learning_rate",
-            "training",
-            "validation",
-            "first_spike",
-        }
+        assert record.keys() == {*KEYS, "validation", "first_spike"}
         assert set(record["training"]) == {"loss", "accuracy", "mean_steps"}
         for part in ("validation", "first_spike"):
             histogram = record[part]["steps_histogram"]
@@ -283,10 +262,7 @@ def test_without_validation_data_the_last_weights_are_kept(tmp_path):
     config = rc.Training(epochs=4, batch_size=8, folder=str(folder.path), **QUIET)
     history = rc.fit(network, easy(30), rc.AtSpike(0.6), config)
     assert history.best is None
-    assert all(
-        set(record) == {"batch", "examples", "seconds", "training_seconds", "learning_rate", "training"}
-        for record in history.records
-    )
+    assert all(record.keys() == KEYS for record in history.records)
     for name in ("best", "last"):
         for saved, weight in zip(folder.model(name).parameters(), network.parameters(), strict=True):
             assert torch.equal(saved, weight)
@@ -339,7 +315,7 @@ def test_a_rank_coded_network_learns_to_answer_early_and_right():
     assert records[-1]["validation"]["fired"] > 0.9
 
 
-def test_what_a_loop_of_ones_own_left_does_not_count():
+def test_gradients_that_are_left_from_before_do_not_count():
     data = easy(40)
     results = []
     for before in (False, True):
@@ -353,7 +329,7 @@ def test_what_a_loop_of_ones_own_left_does_not_count():
 
 
 @pytest.mark.parametrize("labels", [lambda x: x > 0, lambda x: (x > 0).int(), lambda x: (x > 0).numpy()])
-def test_labels_of_any_whole_type_also_when_nobody_looks_any_more(labels, monkeypatch):
+def test_labels_of_any_whole_type_are_taken_also_when_they_are_not_checked(labels, monkeypatch):
     from rankcode.training import plan
 
     monkeypatch.setattr(plan, "CHECKED_BATCHES", 2)
