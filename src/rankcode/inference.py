@@ -52,12 +52,7 @@ def decide(
 
 
 def checked_run(
-    network: Network,
-    inputs: Tensor,
-    lengths: Tensor | None = None,
-    rule: Rule | None = None,
-    keep: Keep = "answer",
-    engine: str = "auto",
+    network: Network, inputs: Tensor, lengths: Tensor | None, rule: Rule | None, keep: Keep, engine: str
 ) -> Run:
     """A run without gradients of inputs that are checked, with the rule of `decide`."""
     rule = (network.rule or Threshold()) if rule is None else rule

@@ -32,7 +32,7 @@ def test_predict_sound_files_and_folders(trained, capsys):
     assert found[-1] == {"from": "one.wav", **expected._asdict(), "probability": probability}
 
 
-def test_predict_with_a_threshold_of_ones_own(trained, capsys):
+def test_predict_with_another_threshold(trained, capsys):
     tone(Path("one.wav"), 320)
     for threshold, fired in ((0.5, True), (1.0, False)):
         main(["predict", str(trained / "sound-run"), "one.wav", *CPU, "--threshold", str(threshold), "--json"])

@@ -40,7 +40,7 @@ def test_theta_is_written_beside_dots_and_covers_nothing(curves):
     assert [1 for k, box in enumerate(boxes) for other in boxes[:k] if box.overlaps(other)] == []
 
 
-def test_thresholds_of_the_users_own_are_written_too():
+def test_other_thresholds_than_usual_are_written_too():
     figure = plots.plot_tradeoff({"membranes": curve((2.0, 4.0), (0.8, 0.9), (3.0, 9.0))})
     assert [text.get_text() for text in labels(figure)] == ["θ=2", "θ=4"]
 

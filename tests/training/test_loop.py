@@ -16,6 +16,7 @@ from rankcode.data.sources import Arrays, Batch, Generated
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training import loop
 from rankcode.training.distributed import Processes
+from rankcode.training.standard_network import standard_network
 
 QUIET = {"device": "cpu", "progress": False}
 TASK = rc.tasks.TwoSequence(steps=6, mean=0.3, validation_rows=100)
@@ -364,3 +365,17 @@ def test_a_bad_row_in_the_share_of_a_process_is_named_by_its_place_in_the_data()
     assert [name(row) for row in range(3)] == [f"row {row} of the training data" for row in share.labels.tolist()]
     fewer = loop._names(source, rc.Training(batch_size=13, **QUIET), 3, group)  # one row is left for three processes
     assert fewer(0) == f"row {int(source.index(3, 13, config.seed)[0])} of the training data"
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden_size", "threshold", "epochs", "learning_rate"),
+    [("conv-lstm", 6, 0.95, 6, 0.02), ("lif", 128, 1.0, 10, 0.01)],
+)
+def test_digits_are_learned(cell, hidden_size, threshold, epochs, learning_rate):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    torch.manual_seed(1)
+    task, objective = rc.tasks.TemporalDigits(flat=cell == "lif"), rc.AtSpike(threshold, beta=0.2)
+    network = standard_network(task, cell, hidden_size)
+    settings = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": 64, "validate_every": 200}
+    rc.fit(network, task, objective, rc.Training(**settings, **QUIET))
+    assert rc.evaluate(network, task, objective.rule).accuracy > 0.9

@@ -1,7 +1,7 @@
 """checkpoint.pt: the state of a run between two batches, from which it continues.
 
 The file is a line with a checksum, and what `torch.save` writes. The checksum is compared before anything is read, so
-that the entries need no checks of their own.
+the entries are not checked one by one.
 """
 
 from __future__ import annotations

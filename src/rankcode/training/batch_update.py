@@ -89,21 +89,17 @@ class Answers:
     """The step at which each row answered last, and so will probably answer next: it makes engines on a GPU faster.
     It changes no result, so it is not part of a checkpoint. Before its first answer it is the length of the row."""
 
-    def __init__(self, source: Rows | None, config: Training, device: torch.device):
-        self.source, self.config, self.device = source, config, device
-        if source is not None:
+    def __init__(self, source: Source, config: Training, device: torch.device, used: bool = True):
+        """`used`: on a single GPU. Elsewhere, and for data without numbered rows, it expects nothing."""
+        self.source = source if used and isinstance(source, Rows) else None
+        self.config, self.device = config, device
+        if self.source is not None:
             lengths, front_end = getattr(source, "lengths", None), front_end_of(source)
             if lengths is None:
-                lengths = torch.zeros(source.size, dtype=torch.long)
+                lengths = torch.zeros(self.source.size, dtype=torch.long)
             elif front_end is not None:
                 lengths = front_end.num_steps(lengths)
             self.steps = lengths.to(device, copy=True)
-
-    @classmethod
-    def of(cls, source: Source, config: Training, device: torch.device, processes: int) -> Answers:
-        """For data with numbered rows, on a single GPU; elsewhere engines do not use it."""
-        alone = device.type == "cuda" and processes == 1
-        return cls(source if alone and isinstance(source, Rows) else None, config, device)
 
     def index(self, batch: int) -> Tensor | None:
         """The rows of a batch; None if they are not numbered."""

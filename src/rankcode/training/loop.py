@@ -57,7 +57,8 @@ def fit(
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(Step(network, objective, config, device), device)
         state = TrainingState(network, config, group, device)
-        update = Update(step, state, Answers.of(source, config, device, group.count))
+        answers = Answers(source, config, device, used=device.type == "cuda" and group.count == 1)
+        update = Update(step, state, answers)
 
         def settings() -> dict[str, Any]:
             data = _described_data(task, source, held_out, validation is not None)

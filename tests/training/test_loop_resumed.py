@@ -141,7 +141,7 @@ def assert_nothing_broken(folder) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What each kind of run gives when nobody kills it."""
+    """What each kind of run gives when it is not killed."""
     place = tmp_path_factory.mktemp("undisturbed")
     outcomes = {}
     for kind in KINDS:
