@@ -80,18 +80,6 @@ def test_a_broken_file_among_good_ones(trained, capsys):
     assert said.err.count("left out: ") == 1 and "folder/b.wav is cut short" in said.err
 
 
-def test_many_files_one_of_them_broken(trained, capsys):
-    files = [tone(Path("folder", f"{number:03}.wav"), 300 + 40 * number, 0.23) for number in range(140)]
-    files.pop(70).write_bytes(b"")
-    main(["predict", str(trained / "sound-run"), "folder", *CPU, "--json", "--skip-bad"])
-    found = answers(capsys)
-    assert [each["from"] for each in found] == [str(file) for file in files]
-    expected = rc.predict(RunFolder(trained / "sound-run").model(), files)
-    assert [each["label"] for each in found] == [each.label for each in expected]
-    assert {each.label for each in expected} == {"deep", "high"}
-    assert [each["steps"] for each in found] == [each.steps for each in expected]
-
-
 def test_what_a_folder_hides_is_not_asked_for(trained, capsys):
     tone(Path("folder", "a.wav"), 320)
     Path("folder", "._a.wav").write_bytes(b"what another system keeps beside it")

@@ -34,6 +34,13 @@ def test_layers_and_a_hidden_layer_of_the_readout():
     assert (first.in_features, first.out_features, last.out_features) == (4, 7, 5)
 
 
+@pytest.mark.parametrize("cell", ["conv-lstm", "conv-lif"])
+def test_the_width_of_convolutions(cell):
+    network = standard_network(IMAGES, cell, 2, kernel_size=5)
+    convolutions = [part for part in network.modules() if isinstance(part, torch.nn.Conv2d)]
+    assert convolutions and {part.kernel_size for part in convolutions} == {(5, 5)}
+
+
 @pytest.mark.parametrize(
     ("cell", "settings", "said"),
     [
