@@ -1,5 +1,6 @@
 """Writing small files of series, and reading them back."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,13 @@ def bad_row(folder, ending, header, good, bad, reason):
     for line, message in zip(lines, skipped, strict=True):
         assert str(file) in message and f"line {line}:" in message and reason in message and "\n" not in message
         assert len(message) < len(str(file)) + 120
+
+
+def peak_of(call):
+    """The most that Python and NumPy hold at once while it runs, in bytes."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -1,7 +1,6 @@
 """Series from arrays: layouts, masks, byte orders, labels, memory."""
 
 import time
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from rankcode.data.series import Options, label_name, series_of
 from rankcode.data.series_formats.npz import read_npz
 from rankcode.data.sources import BadData
-from series_data import saved
+from series_data import peak_of, saved
 
 RANDOM = np.random.default_rng(0)
 
@@ -107,16 +106,6 @@ def test_a_masked_label_is_missing():
 )
 def test_label_names(written_as, name):
     assert label_name(written_as) == name
-
-
-def peak_of(call):
-    """The most that Python and NumPy hold at once while it runs, in bytes."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_what_is_left_out_costs_one_copy():

@@ -365,10 +365,11 @@ def test_rows_that_share_a_tensor_share_its_copy():
     one, other = (Packed(values, [at], [10], [0]) for at in (0, 10))
     assert copy_on(one.values, meta) is copy_on(other.values, meta)
     assert copy_on(values.clone(), meta) is not copy_on(values, meta)
-    copy = weakref.ref(copy_on(values, meta))
+    assert copy_on(values, torch.device("cpu")) is values
+    copy, original = weakref.ref(copy_on(values, meta)), weakref.ref(values)
     del values, one, other
     gc.collect()
-    assert copy() is None, "the copy outlives the tensor"
+    assert copy() is None and original() is None, "the copy outlives the tensor"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -132,7 +132,7 @@ DAMAGE = {
     "packed, a bit flipped": (flipped, "damaged"),
     "too long": (lambda content: content + b"\0", "too long"),
     "huge images": (lambda _: b"\0\0\x08\x03" + b"\xff" * 12, "does not hold MNIST"),
-    "too many images": (lambda _: b"\0\0\x08\x03" + b"\xff" * 4 + b"\0\0\0\x1c" * 2, "cut short"),
+    "too many images": (lambda _: b"\0\0\x08\x03" + b"\xff" * 4 + b"\0\0\0\x1c" * 2, "does not hold MNIST"),
     "empty": (lambda _: b"", "not an idx file"),
     "only a magic number": (lambda _: b"\0\0\x08\x03", "not an idx file"),
     "a page": (lambda _: b"<html>not found</html>", "begins '3c68746d'"),

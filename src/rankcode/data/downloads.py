@@ -149,7 +149,7 @@ def _fetch(file: PublishedFile, path: Path, by_hand: str, progress: bool) -> Non
                 break
         reasons.append(f"{address}: {reason}")
     have = _size(part)
-    again = f"download again, which goes on from {_amount(have)} of {_amount(file.size)}, or " if have else ""
+    again = f"download again, which goes on from {have:,} of {file.size:,} bytes, or " if have else ""
     raise DownloadError(f"cannot download {file.name} ({'; '.join(reasons)}): {again}{by_hand}")
 
 
@@ -188,7 +188,7 @@ def _receive(address: str, file: PublishedFile, part: Path, progress: bool) -> N
                     out.write(chunk)
                     done += len(chunk)
                     if bar.due(done):
-                        bar.show(done, f"{file.name}  {_amount(done)} of {_amount(file.size)}")
+                        bar.show(done, f"{file.name}  {done / 1e6:,.1f} of {file.size / 1e6:,.1f} MB")
     if (found := _sha256(part)) != file.sha256:
         part.unlink()
         raise _Failed(f"sha256 {found}, expected {file.sha256}")
@@ -225,11 +225,3 @@ def _sha256(path: Path) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _amount(size: int) -> str:
-    """4.5 kB, 9.9 MB, 1.49 GB."""
-    for unit, name, places in ((10**9, "GB", 2), (10**6, "MB", 1)):
-        if size >= unit:
-            return f"{size / unit:.{places}f} {name}"
-    return f"{size / 1000:.1f} kB"

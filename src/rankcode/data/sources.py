@@ -85,6 +85,8 @@ _COPIES: Any = WeakTensorKeyDictionary()  # tensor on the CPU → {device: its c
 
 def copy_on(values: Tensor, device: torch.device) -> Tensor:
     """A copy of the tensor on a device. Rows that share the tensor share the copy, which is freed with the tensor."""
+    if values.device == device:
+        return values
     copies = _COPIES.setdefault(values, {})
     if str(device) not in copies:
         copies[str(device)] = values.to(device)

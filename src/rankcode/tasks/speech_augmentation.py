@@ -3,11 +3,12 @@ other weights of the bands, with background noise, with parts masked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rankcode.data.sources import copy_on
 from rankcode.device_constants import constant
 from rankcode.front_ends.audio import LOWEST, power_of
 
@@ -34,7 +35,6 @@ class SpeechAugmentation:
     """Largest number of masked bands."""
     time_mask: int = 8
     """Largest number of masked frames, in each of two stretches."""
-    _noise_on: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, stored: Tensor, lengths: Tensor | None, generator: torch.Generator) -> Tensor:
         rows, frames, bands = stored.shape
@@ -53,9 +53,7 @@ class SpeechAugmentation:
         values = values + torch.randn(rows, 1, bands, generator=generator, device=device) * self.band_gain
         if self.noise is not None and len(self.noise) > frames:
             start = (uniform(rows, 1) * (len(self.noise) - frames)).long()
-            if device not in self._noise_on:  # copied once, because a copy makes the host wait
-                self._noise_on[device] = self.noise.to(device)
-            noise = power_of(self._noise_on[device][start + frame])
+            noise = power_of(copy_on(self.noise, device)[start + frame])
             volume = 2 * (self.noise_volume * uniform(rows, 1, 1)).clamp(min=1e-9).log()
             noisy = torch.logaddexp(values, noise + volume)
             values = torch.where(uniform(rows, 1, 1) < self.noise_share, noisy, values)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from rankcode.data.sources import Batch, Generated, Rows
 
@@ -37,6 +38,7 @@ class Splits(ABC, Generic[R]):
 class GeneratedSplits(ABC):
     """Endless training rows, and fixed validation and test rows drawn with other seeds."""
 
+    steps: int
     validation_rows: int
     test_rows: int
 
@@ -51,6 +53,10 @@ class GeneratedSplits(ABC):
     @cached_property
     def test(self) -> Generated:
         return Generated(self.draw, self.test_rows, seed=2)
+
+    def check_shape(self, inputs: Tensor) -> None:
+        if inputs.shape[1:] != (self.steps, 1):
+            raise ValueError(f"inputs must have shape [rows, {self.steps}, 1], not {list(inputs.shape)}")
 
     @abstractmethod
     def draw(self, batch_size: int, generator: torch.Generator) -> Batch:

@@ -104,8 +104,7 @@ class Spotting(GeneratedSplits):
 
     def _runs(self, inputs: Tensor) -> Tensor:
         """Length of the current run at every step, run_length from the first positive step on: [rows, steps]."""
-        if inputs.shape[1:] != (self.steps, 1):
-            raise ValueError(f"inputs must have shape [rows, {self.steps}, 1], not {list(inputs.shape)}")
+        self.check_shape(inputs)
         values = inputs[..., 0]
         run = torch.ones(len(values), dtype=torch.int64, device=values.device)
         runs = [run]

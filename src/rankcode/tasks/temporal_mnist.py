@@ -18,7 +18,7 @@ from rankcode.tasks.digit_augmentation import DigitAugmentation
 from rankcode.tasks.temporal_images import TemporalImages
 
 HELD_OUT = 5_000  # training digits used for validation; the paper uses none
-BLOCK = 1 << 20  # bytes unpacked at once
+MAX_BYTES = 10**8  # of a file: twice the size of MNIST's largest, which has 60,000 images
 
 
 @dataclass(frozen=True)
@@ -61,28 +61,23 @@ def read_idx(path: Path, shape: tuple[int, ...] = ()) -> np.ndarray:
         with open_file(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            return _unpacked(gzip.open(file) if packed else file, path, shape)
+            content: Any = gzip.GzipFile(fileobj=file) if packed else file
+            dimensions = 1 + len(shape)
+            head = content.read(4 + 4 * dimensions)
+            if head[:4] != bytes([0, 0, 8, dimensions]) or len(head) < 4 + 4 * dimensions:
+                found = f"it begins {head[:4].hex()!r}"
+                raise BadData(f"{path} is not an idx file of bytes with {dimensions} dimensions: {found}")
+            items, *sizes = np.frombuffer(head, ">u4", offset=4).tolist()
+            announced = items * math.prod(shape)
+            if tuple(sizes) != shape or announced > MAX_BYTES:
+                raise BadData(f"{path} does not hold MNIST: its images are {[items, *sizes]}")
+            values = content.read(announced + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadData(f"{path} is cut short or damaged: it does not unpack") from None
-
-
-def _unpacked(file: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    dimensions = 1 + len(shape)
-    head = file.read(4 + 4 * dimensions)
-    if head[:4] != bytes([0, 0, 8, dimensions]) or len(head) < 4 + 4 * dimensions:
-        raise BadData(f"{path} is not an idx file of bytes with {dimensions} dimensions: it begins {head[:4].hex()!r}")
-    items, *found = np.frombuffer(head, ">u4", offset=4).tolist()
-    if tuple(found) != shape:
-        raise BadData(f"{path} does not hold MNIST: its images are {[items, *found]}")
-    announced = items * math.prod(shape)
-    content = bytearray()
-    while len(content) <= announced and (block := file.read(min(BLOCK, announced + 1 - len(content)))):
-        content += block
-    if len(content) != announced:
-        what = "cut short" if len(content) < announced else "too long"
-        there = f"{len(content):,}" if len(content) < announced else "more"
-        raise BadData(f"{path} is {what}: {announced:,} bytes announced, {there} there")
-    return np.frombuffer(content, np.uint8).reshape(items, *shape)
+    if len(values) != announced:
+        what = "cut short" if len(values) < announced else "too long"
+        raise BadData(f"{path} is {what}: it announces {announced:,} bytes")
+    return np.frombuffer(values, np.uint8).reshape(items, *shape)
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -79,7 +79,7 @@ class TwoSequence(GeneratedSplits):
 
     def posterior(self, inputs: Tensor) -> Tensor:
         """The exact probability of each class after every step: [rows, steps, classes], float64."""
-        self._check(inputs)
+        self.check_shape(inputs)
         log_odds = torch.empty(len(inputs), self.steps, dtype=torch.float64, device=inputs.device)
         for rows in _chunks(len(inputs)):
             for step, _, _, now in self._observe(inputs[rows]):
@@ -119,10 +119,6 @@ class TwoSequence(GeneratedSplits):
     def evidence(self) -> NoiseEvidence:
         return NoiseEvidence(self.steps, self.mean, self.low, self.high)
 
-    def _check(self, inputs: Tensor) -> None:
-        if inputs.shape[1:] != (self.steps, 1):
-            raise ValueError(f"inputs must have shape [rows, {self.steps}, 1], not {list(inputs.shape)}")
-
     def _observe(self, inputs: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Step by step: the step, the sum so far, the sum of squares so far, the log-odds of positive."""
         total = squares = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)
@@ -132,7 +128,7 @@ class TwoSequence(GeneratedSplits):
 
     def _curve(self, inputs: Tensor, labels: Tensor, observers: int, answers: Callable[..., Tensor]) -> Limit:
         """Accuracy and mean steps of observers: `answers(step, …)` says which ones answer now, [rows, observers]."""
-        self._check(inputs)
+        self.check_shape(inputs)
         if labels.shape != inputs.shape[:1]:
             raise ValueError(f"labels must have shape [{len(inputs)}], one for each row, not {list(labels.shape)}")
         right, steps = torch.zeros(2, observers, dtype=torch.float64, device=inputs.device)

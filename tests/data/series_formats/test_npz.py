@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tracemalloc
 import zipfile
 
 import numpy as np
@@ -12,7 +11,7 @@ from rankcode.data.series import Options
 from rankcode.data.series_files import read_series
 from rankcode.data.series_formats.npz import read_npz
 from rankcode.data.sources import BadData
-from series_data import ONES, rows, saved, says, single, train, written
+from series_data import ONES, peak_of, rows, saved, says, single, train, written
 
 
 def test_npz_of_two_and_of_three_dimensions(tmp_path):
@@ -127,16 +126,6 @@ def test_damaged_npz(tmp_path):
         says(damaged, "cut.npz", skipped=[])
     np.save(tmp_path / "one.npy", ONES)
     says((tmp_path / "one.npy").rename(tmp_path / "one.npz"), "not an .npz")
-
-
-def peak_of(call):
-    """The most that Python and NumPy hold at once while it runs, in bytes."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
