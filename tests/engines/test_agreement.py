@@ -45,8 +45,6 @@ def test_an_engine_that_is_wrong_is_seen(damage, said, few_cases, monkeypatch):
     monkeypatch.setitem(ENGINES, "cpu", damaged)
     wrong = [each for each in check_engines("cpu") if each.wrong]
     assert wrong and all(each.engine == "cpu" and said in each.wrong for each in wrong)
-    with pytest.raises(SystemExit, match="differ from the reference"):
-        main(["bench", "--check", "--device", "cpu"])
 
 
 def broken(*given):

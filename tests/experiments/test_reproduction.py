@@ -53,8 +53,8 @@ def test_a_training_that_was_cut_off_goes_on(settings, monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         place.trained(setting)
     done = place.trained(setting)
-    assert [record["examples"] // 128 for record in done.records] == [5, 10, 15, 20, 25, 30, 35, 40]
-    assert len(calls) == 12 + 30  # it went on from its checkpoint after ten batches
+    assert [record["examples"] // 128 for record in done.records] == [5, 10, 15, 20]
+    assert len(calls) == 12 + 10  # it went on from its checkpoint after ten batches
     assert not (done.path / "checkpoint.pt").exists() and (done.path / "finished").exists()
 
 

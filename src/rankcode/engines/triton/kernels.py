@@ -11,10 +11,7 @@ from rankcode.engines.triton import matmul, recurrence, weights
 
 TILE_ROWS = 16  # rows that one program takes through the steps: the smallest side of a Triton dot product
 RULE_STEPS = 8  # steps after which a tile evaluates the rule
-MATMUL_STEPS, MATMUL_COLUMNS = (
-    128 // TILE_ROWS,
-    256,
-)  # of the result that one program of a matrix multiplication computes
+MATMUL_STEPS, MATMUL_COLUMNS = 128 // TILE_ROWS, 256  # of the result that one program computes
 WEIGHT_LINES = 2  # lines of a weight that one program converts, or whose gradient it sums
 GATHER_STEPS = 16  # steps of a row that one program gathers
 CONVERT_STEPS = 16  # steps of a row that one program converts
@@ -204,24 +201,16 @@ def _matmul(shape: Shape) -> dict[str, Any]:
 
 def _recurrent(shape: Shape, type: torch.dtype, warps: int) -> dict[str, Any]:
     """Sizes of the dot products, tuned on an H200."""
-    common = {
-        "UNITS": shape.units,
-        "GRU": shape.gru,
-        "PRECISION": shape.precision,
-        "FAST": shape.fast,
-        "TILE": TILE_ROWS,
-    }
     if shape.resident:
-        return common | {
-            "RESIDENT": True,
-            "COLUMNS": shape.units,
-            "CHUNK": shape.units,
-            "num_warps": warps,
-            "num_stages": 2,
-        }
-    columns = min(shape.units, 128) if shape.units % 128 == 0 or shape.units < 128 else 64
-    chunk = min(shape.units, 128 // type.itemsize)
-    return common | {"RESIDENT": False, "COLUMNS": columns, "CHUNK": chunk, "num_warps": 4, "num_stages": 3}
+        columns = chunk = shape.units
+    else:
+        columns = min(shape.units, 128) if shape.units % 128 == 0 or shape.units < 128 else 64
+        chunk = min(shape.units, 128 // type.itemsize)
+    return {
+        "UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "FAST": shape.fast, "TILE": TILE_ROWS,
+        "RESIDENT": shape.resident, "COLUMNS": columns, "CHUNK": chunk,
+        "num_warps": warps if shape.resident else 4, "num_stages": 2 if shape.resident else 3,
+    }  # fmt: skip
 
 
 def _power(number: int) -> int:

@@ -7,6 +7,7 @@ This is the only task of the paper in which every sequence has an earliest step 
 from __future__ import annotations
 
 import statistics
+from operator import attrgetter
 
 import torch
 from matplotlib.colors import LinearSegmentedColormap
@@ -27,6 +28,7 @@ from rankcode.tasks import Spotting
 
 TITLE = "Fig. 1: continuous sequence spotting"
 THETA = 0.95
+share_read = attrgetter("share_read")
 THRESHOLDS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 SPIKE, END, OWN = "rank-coded", "conventional", "rank-coded, our setting"
 RULES = {SPIKE: Threshold(THETA), END: Threshold(THETA), OWN: Threshold(trainings.OWN_THETA)}
@@ -78,7 +80,7 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
         reports = numbers.reports(runs[name], RULES[name])
         beyond = (each["mean_steps"] - least for each in reports)
         on_time = (100 * trainings.share_at(each, 0) for each in times[name])
-        saved = {key: [_saved(runs, name, of)] for key, of in (("steps", _share_read), ("time", trainings.seconds))}
+        saved = {key: [_saved(runs, name, of)] for key, of in (("steps", share_read), ("time", trainings.seconds))}
         found += [
             numbers.accuracy(f"{name}, first spike", reports, 100.0, theta),
             numbers.mean_steps(f"{name}, first spike", reports, ideal),
@@ -90,10 +92,6 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
     best = numbers.reports(runs[SPIKE], RULES[SPIKE], "best")
     found.insert(1, numbers.accuracy(f"{SPIKE}, best on validation data", best, 100.0, "same training"))
     return [*found, *_conventional_numbers(runs[END], times), *_other_numbers(runs)]
-
-
-def _share_read(trained: Trained) -> float:
-    return trained.share_read
 
 
 def _conventional_numbers(runs: list[Trained], times: dict[str, list[dict]]) -> list[Number]:
@@ -133,7 +131,7 @@ def _text(runs: dict[str, list[Trained]], task: Spotting) -> str:
     def compared(saved: float) -> str:
         return f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} steps"
 
-    saved = {name: compared(_saved(runs, name, _share_read)) for name in (SPIKE, OWN)}
+    saved = {name: compared(_saved(runs, name, share_read)) for name in (SPIKE, OWN)}
     return (
         f"Answers at the first spike: rank-coded training with the paper's settings {at_spike(SPIKE)}, with our own "
         f"setting {at_spike(OWN)}, conventional training {at_spike(END)}. An ideal observer is "

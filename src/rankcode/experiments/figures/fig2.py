@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from rankcode.experiments.figures import numbers
-from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, over_seeds, paper_time
+from rankcode.experiments.reproduction import Number, Reproduction, Result, Trained, paper_time
 from rankcode.experiments.trainings import two_sequence as trainings
 from rankcode.inference import decide, trace
 from rankcode.plots import plot_spike_times, plot_tradeoff
@@ -113,32 +115,22 @@ def _at_equal_speed(runs: dict[str, list[Trained]], limits: dict[str, tuple[list
     """Accuracy at θ = 0.95 minus that of others at equal mean steps: the ideal observer with a constant threshold, and
     the same training with the loss at the end."""
 
-    def points(name: str) -> list[tuple[float, float]]:
-        found = numbers.reports(runs[name], Threshold(THETA))
-        return [(report["mean_steps"], 100 * report["accuracy"]) for report in found]
-
-    def lead(name: str, other: list[tuple[list[float], list[float]]]) -> tuple[float, float | None]:
-        """Over the others' (mean steps, accuracy): one for each seed, or one for all."""
-        several = other * len(runs[name]) if len(other) == 1 else other
-        pairs = zip(points(name), several, strict=True)
-        return over_seeds([mine - float(np.interp(steps, *theirs)) for (steps, mine), theirs in pairs])
-
-    def by_threshold(name: str) -> list[tuple[list[float], list[float]]]:
-        curves = (trained.curve(THRESHOLDS, model="last") for trained in runs[name])
-        return [(list(curve.mean_steps), [100 * each for each in curve.accuracy]) for curve in curves]
+    def lead(name: str, what: str, others: Iterable[tuple[Any, Any]], note: str = "") -> Number:
+        """`others`: mean steps and accuracy, for each seed."""
+        pairs = zip(numbers.reports(runs[name], Threshold(THETA)), others, strict=False)
+        leads = (100 * one["accuracy"] - float(np.interp(one["mean_steps"], *other)) for one, other in pairs)
+        return numbers.mean(f"{name} minus {what}", leads, "points", note=note)
 
     found = []
     if CONSTANT in limits:
-        accuracy, steps = limits[CONSTANT]
-        ideal = sorted(zip(steps, (100 * each for each in accuracy), strict=True))
-        bayes = ([each for each, _ in ideal], [each for _, each in ideal])
+        accuracy, steps = (np.array(column) for column in limits[CONSTANT])
+        ideal, note = (steps[steps.argsort()], 100 * accuracy[steps.argsort()]), "same sequences, equal mean steps"
         for name in (SPIKE, END, OWN_SPIKE, OWN_END):
-            mean, spread = lead(name, [bayes])
-            note = "same sequences, equal mean steps"
-            found.append(Number(f"{name} minus the constant threshold's limit", None, mean, "points", spread, note))
+            found.append(lead(name, "the constant threshold's limit", repeat(ideal), note))
     for name, other in ((OWN_SPIKE, OWN_END), (SPIKE, END)):
-        mean, spread = lead(name, by_threshold(other))
-        found.append(Number(f"{name} minus {other}{EQUAL}", None, mean, "points", spread))
+        curves = [trained.curve(THRESHOLDS, model="last") for trained in runs[other]]
+        columns = [(curve.mean_steps, [100 * each for each in curve.accuracy]) for curve in curves]
+        found.append(lead(name, f"{other}{EQUAL}", columns))
     return found
 
 

@@ -49,6 +49,11 @@ class Composite(NamedTuple):
             return None
         return float(np.interp(time, self.time, self.accuracy))
 
+    def leads(self, other: Composite, times: Sequence[float]) -> list[float]:
+        """Accuracy minus that of another, in points, at the times at which both answer."""
+        pairs = ((self.at(time), other.at(time)) for time in times)
+        return [100 * (one - two) for one, two in pairs if one is not None and two is not None]
+
 
 def envelope(times: Sequence[float], accuracies: Sequence[float]) -> list[int]:
     """Indices of the points that no other point beats in both time and accuracy, in order of time. Of equal points, the
@@ -143,8 +148,7 @@ def _over_seeds(seeds: Sequence[Sequence[Composite]]) -> list[Number]:
     """Rank-coded minus conventional, both with β = 0.2, over seeds."""
     found = []
     for time in SOME_SPEEDS:
-        pairs = [(one.at(time), two.at(time)) for one, two in seeds]
-        leads = [100 * (one - two) for one, two in pairs if one is not None and two is not None]
+        leads = [lead for one, two in seeds for lead in one.leads(two, [time])]
         what, note = f"rank-coded − conventional, β = 0.2 in both, {time} ms heard", f"seeds compared: {len(leads)}"
         found.append(numbers.mean(what, leads, "points", None, note) if leads else Number(what, None, None, "points"))
     return found
@@ -166,16 +170,14 @@ def _text(place: Reproduction, best: Mapping[str, Composite]) -> str:
     pairs = [("", "The composite of the rank-coded networks"), (AUGMENTED, "With augmented recordings and β = 0.2 it")]
     for suffix, opening in pairs:
         if RANK_CODED + suffix in best:
-            one, two = best[RANK_CODED + suffix], best[CONVENTIONAL + suffix]
-            leads = [100 * (a - b) for t in SPEEDS if (a := one.at(t)) is not None and (b := two.at(t)) is not None]
+            leads = best[RANK_CODED + suffix].leads(best[CONVENTIONAL + suffix], SPEEDS)
             above = sum(lead > 0 for lead in leads)
             reach = f" (differences of {_reach(leads)})" if leads else ""
             parts.append(
                 f"{opening} is above that of the conventional ones at {above} of {len(leads)} speeds compared{reach}."
             )
     for name in UNTIL.values():
-        leads = [100 * (a - b) for t in SPEEDS if (a := best[name].at(t)) and (b := best[EVERY].at(t))]
-        if leads:
+        if leads := best[name].leads(best[EVERY], SPEEDS):
             parts.append(f"Training {name} differs from the loss at every step by {_reach(leads)}.")
     parts.append(
         "A composite is the upper envelope over β and θ: chosen on validation data, drawn and compared on test data."

@@ -58,7 +58,8 @@ class Found(NamedTuple):
 
 def reproduce(place: Reproduction) -> Result:
     rows = _rows(place)
-    runs = {row.name: [place.trained(row.setting, seed) for seed in _seeds(place, row)] for row in rows}
+    runs = place.runs({row.name: row.setting for row in rows if row.name != OWN}, place.seeds())
+    runs |= place.runs({row.name: row.setting for row in rows if row.name == OWN})
     found = {row.name: [_chosen(trained, row) for trained in runs[row.name]] for row in rows}
     table = [Number(f"{name}: accuracy", paper, None, "%", None, "spiking") for name, paper in LITERATURE]
     for row in rows:
@@ -97,10 +98,6 @@ def _rows(place: Reproduction) -> list[Row]:
         conv(10, "slow", 99.16),
         conv(20, "slow", 99.29),
     ]
-
-
-def _seeds(place: Reproduction, row: Row) -> range:
-    return range(1) if row.name == OWN else place.seeds()
 
 
 def _size(row: Row) -> int:

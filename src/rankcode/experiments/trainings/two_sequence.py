@@ -25,7 +25,7 @@ def settings(place: Reproduction) -> dict[str, Setting]:
     """The trainings by name. "own": a cosine schedule, larger batches, clipped gradients and averaged weights."""
     common = replace(
         TRAINING,
-        examples=place.pick(5_120, 200_000, 2_000_000),
+        examples=place.pick(2_560, 200_000, 2_000_000),
         finish_with="last",
         validate_every=place.pick(5, 50, 100),
     )
