@@ -1,10 +1,9 @@
 """A cache of frames is computed once, and again when files or settings changed or it is damaged."""
 
-import contextlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -284,60 +283,55 @@ def test_new_frames_are_never_taken_with_an_old_index(folder, tmp_path, monkeypa
     assert read == [] or number == 2, "all frames were there"
 
 
-PROGRAM = """
-import os, signal, sys, time
-from pathlib import Path
-from rankcode.data import feature_cache
-from rankcode.front_ends.audio import LogMel
-
-os.cpu_count = lambda: 1
-feature_cache.RECORDINGS_PER_LINE = 2
-folder, report, kill_at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-listed = [feature_cache.Recording(f"word/{number}.wav", "word", "") for number in range(7)]
-report.write_text("begun")
-
-def read(path):
-    if path.name == kill_at:
-        while not any(part.stat().st_size for part in Path(os.environ["RANKCODE_DATA"]).rglob("index.jsonl.part")):
-            time.sleep(0.01)  # until a line is written
-        os.kill(os.getpid(), signal.SIGKILL)
-    return LogMel().read(path, 3200)
-
-settings = {"log_mel": {"sample_rate": 16_000, "n_mels": 20}, "context": 10}
-frames = feature_cache.cached_frames(folder, listed, read, settings, progress=False)
-report.write_bytes(frames.values.numpy().tobytes())
-"""
+forks = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot fork here")
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
+def forked(call):
+    process = multiprocessing.get_context("fork").Process(target=call)
+    process.start()
+    return process
+
+
+@forks
 def test_what_was_done_before_a_kill_is_not_done_again(folder, tmp_path, read):
-    program = [sys.executable, "-c", PROGRAM, folder, tmp_path / "report", "6.wav"]
-    killed = subprocess.run(program, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    def kill_at_the_end(path):
+        if path.name == "6.wav":
+            while not any(part.stat().st_size for part in tmp_path.rglob("index.jsonl.part")):
+                time.sleep(0.01)  # until a line is written
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = forked(lambda: cached(folder, before=kill_at_the_end))
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
     lines = (the_cache(tmp_path) / "index.jsonl.part").read_text().splitlines()
     done = [row[0].split("/")[1] for line in lines for row in json.loads(line)["recordings"]]
-    assert len(done) >= 2
     frames = cached(folder)
-    assert sorted(read) == sorted(set(FILES) - set(done)) and is_right(frames, folder)
+    assert sorted(read) == sorted(set(FILES) - set(done)) != FILES and is_right(frames, folder)
 
 
+@forks
 def test_two_processes_that_compute_it_at_once_both_have_it(folder, tmp_path):
-    report, others = tmp_path / "report", []
+    go, report = tmp_path / "go", tmp_path / "report"
 
-    def begin_another(path):
+    def wait_for(path):
+        while not path.exists():
+            time.sleep(0.01)
+
+    def compute_too():
+        wait_for(go)
+        report.write_text("begun")
+        report.write_bytes(cached(folder).values.numpy().tobytes())
+
+    def let_the_other_begin(path):
         if path.name == "6.wav":  # the other begins and, unless it waits for this one, ends first
-            program = [sys.executable, "-c", PROGRAM, folder, report, ""]
-            others.append(subprocess.Popen(program, stderr=subprocess.PIPE))
-            while not report.exists() and others[0].poll() is None:
-                time.sleep(0.01)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                others[0].wait(timeout=0.5)
+            go.touch()
+            wait_for(report)
+            other.join(0.3)
 
-    try:
-        frames = cached(folder, before=begin_another)
-    finally:
-        message = others[0].communicate()[1].decode()
-    assert others[0].returncode == 0, message
+    other = forked(compute_too)
+    frames = cached(folder, before=let_the_other_begin)
+    other.join(60)
+    assert other.exitcode == 0
     assert is_right(frames, folder) and report.read_bytes() == frames.values.numpy().tobytes()
 
 
