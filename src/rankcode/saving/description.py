@@ -72,6 +72,8 @@ MODULES = _by_name(
     *(cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses, cells.Stack),
     *(nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Dropout),
 )
+# The type of a setting → the types that JSON may have there.
+PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,), NoneType: (NoneType,)}
 # The type of a setting → the kinds that may stand there.
 FAMILIES: dict[Any, dict[str, Any]] = {
     Rule: RULES,
@@ -266,36 +268,24 @@ def _types_of(kind: Any) -> dict[str, Any]:
 
 def _read(value: Any, hint: Any, place: str) -> Any:
     """A value from JSON as this type; lists become tuples."""
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    option = next((each for each in options if _fits(value, each)), None)
-    if option is None:
-        raise damaged(f"{place} must be {inspect.formatannotation(hint)}, not {shortened(value)}")
-    if isinstance(value, dict):
-        if option in FAMILIES:
-            return read_part(value, FAMILIES[option], place)
-        return _made(option, read_settings(value, option, place), place)
-    if isinstance(value, list):
-        hints = get_args(option)
-        each = [hints[0]] * len(value) if hints[-1] is Ellipsis else hints
-        return tuple(_read(item, hint, f"{place}[{k}]") for k, (item, hint) in enumerate(zip(value, each, strict=True)))
-    return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value from JSON can stand for a type; its parts are not checked."""
-    if hint is NoneType:
-        return value is None
-    if hint in (bool, str):
-        return isinstance(value, hint)
-    if hint in (int, float):
-        number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-        return number and (isinstance(value, float) or abs(value) <= 2**63)
-    if get_origin(hint) is Literal:
-        return isinstance(value, str) and value in get_args(hint)
-    if get_origin(hint) is tuple:
-        hints = get_args(hint)
-        return isinstance(value, list) and (hints[-1] is Ellipsis or len(value) == len(hints))
-    return isinstance(value, dict)
+    for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        inner = get_args(option)
+        if option in PLAIN:
+            too_large = type(value) is int and abs(value) > 2**63
+            if type(value) in PLAIN[option] and not too_large:
+                return value
+        elif get_origin(option) is Literal:
+            if isinstance(value, str) and value in inner:
+                return value
+        elif get_origin(option) is tuple:
+            if isinstance(value, list) and (inner[-1] is Ellipsis or len(value) == len(inner)):
+                hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+                return tuple(_read(item, hints[k], f"{place}[{k}]") for k, item in enumerate(value))
+        elif isinstance(value, dict):
+            if option in FAMILIES:
+                return read_part(value, FAMILIES[option], place)
+            return _made(option, read_settings(value, option, place), place)
+    raise damaged(f"{place} must be {inspect.formatannotation(hint)}, not {shortened(value)}")
 
 
 def _finite(text: str) -> float:
