@@ -71,7 +71,7 @@ def test_only_the_length_of_a_run_may_grow(file):
     with pytest.raises(ValueError, match=r"holds a longer run than epochs=1: epochs and examples may only grow$"):
         longer_config(file, shorter)
     write_config(file, {name: value for name, value in CONFIG.items() if name != "batches"})
-    with pytest.raises(ValueError, match=r"config\.json is damaged: it does not say how many batches the run has; "):
+    with pytest.raises(ValueError, match=r"config\.json is damaged: batches must be int, not None; "):
         longer_config(file, longer)
 
 

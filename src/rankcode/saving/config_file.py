@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankcode.saving.description import as_object, content_of, damaged, parse_versioned
+from rankcode.saving.description import as_object, content_of, parse_versioned, read_value
 from rankcode.saving.files import write_whole
 
 
@@ -45,8 +45,7 @@ def longer_config(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The config of the run with the length of these settings. Raises if they differ in more than a greater length."""
     written = read_config(file)
     with content_of(file):
-        if type(written.get("batches")) is not int:
-            raise damaged("it does not say how many batches the run has")
+        read_value(written.get("batches"), int, "batches")
     length = {name: written["training"].get(name) for name in ("epochs", "examples")}
     check_config(file, settings | {"training": settings["training"] | length, "batches": written["batches"]})
     if settings["batches"] < written["batches"]:

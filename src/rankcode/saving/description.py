@@ -212,7 +212,7 @@ def set_extras(network: Network, description: dict[str, Any]) -> None:
         except ValueError as error:
             raise damaged(f"network.front_end does not suit network.cell: {error}") from None
     if names is not None:
-        network.label_names = _read(names, tuple[str, ...], "network.label_names")
+        network.label_names = read_value(names, tuple[str, ...], "network.label_names")
         if len(names) != network.num_classes:
             raise damaged(f"network.label_names has {len(names)} names for {network.num_classes} classes")
 
@@ -237,7 +237,7 @@ def read_settings(description: Any, kind: Any, place: str) -> dict[str, Any]:
     for name in as_object(description, place):
         if name not in types:
             raise damaged(f"{place} has a setting {shortened(name)}, which {kind.__name__} does not have")
-    return {name: _read(value, types[name], f"{place}.{name}") for name, value in description.items()}
+    return {name: read_value(value, types[name], f"{place}.{name}") for name, value in description.items()}
 
 
 def as_object(description: Any, place: str) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _types_of(kind: Any) -> dict[str, Any]:
     return {name: hint for name, hint in get_type_hints(kind.__init__).items() if name != "return"}
 
 
-def _read(value: Any, hint: Any, place: str) -> Any:
+def read_value(value: Any, hint: Any, place: str) -> Any:
     """A value from JSON as this type; lists become tuples."""
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         inner = get_args(option)
@@ -280,7 +280,7 @@ def _read(value: Any, hint: Any, place: str) -> Any:
         elif get_origin(option) is tuple:
             if isinstance(value, list) and (inner[-1] is Ellipsis or len(value) == len(inner)):
                 hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-                return tuple(_read(item, hints[k], f"{place}[{k}]") for k, item in enumerate(value))
+                return tuple(read_value(item, hints[k], f"{place}[{k}]") for k, item in enumerate(value))
         elif isinstance(value, dict):
             if option in FAMILIES:
                 return read_part(value, FAMILIES[option], place)

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rankcode.network import Network
 from rankcode.objectives import Objective
@@ -32,6 +32,7 @@ from rankcode.saving.description import (
     damaged,
     read_network,
     read_part,
+    read_value,
 )
 from rankcode.saving.files import alone_in, write_whole, writing
 from rankcode.saving.model_file import different_weights, load_model, save
@@ -161,10 +162,9 @@ class RunFolder:
     def model(self, name: str | None = None, network: Network | None = None) -> Network:
         """The best or the last model; by default the one that the training finished with."""
         if name is None:
-            name = self.config()["training"].get("finish_with")
-            if name not in ("best", "last"):
-                with content_of(self.config_file):
-                    raise damaged(f"training.finish_with must be best or last, not {name!r}")
+            kept = self.config()["training"].get("finish_with")
+            with content_of(self.config_file):
+                name = read_value(kept, Literal["best", "last"], "training.finish_with")
         file = self.path / f"{name}.safetensors"
         if not file.exists():
             raise FileNotFoundError(f"there is no {file}: the run was kept without its models, or has saved none yet")
