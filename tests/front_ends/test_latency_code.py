@@ -50,3 +50,9 @@ def test_images_of_another_size_are_named(shape):
     with pytest.raises(ValueError) as error:
         LatencyCode(255, 10, (1, 28, 28))(torch.zeros(shape, dtype=torch.uint8))
     assert "28" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("settings", [(0, 10, (8,)), (16, 0, (8,)), (16, 10, ()), (16, 10, (8, 0))])
+def test_a_latency_code_of_nothing(settings):
+    with pytest.raises(ValueError, match="must be positive"):
+        LatencyCode(*settings)

@@ -39,17 +39,6 @@ def test_labels_against_plain_python():
     assert 0 < sum(expected) < 500
 
 
-def test_same_seed_same_rows():
-    task = Spotting()
-    first = next(iter(task.train.batches(64, seed=5, device="cpu")))
-    again = next(iter(Spotting().train.batches(64, seed=5, device="cpu")))
-    other = next(iter(task.train.batches(64, seed=6, device="cpu")))
-    assert torch.equal(first.inputs, again.inputs)
-    assert not torch.equal(first.inputs, other.inputs)
-    validation, test = (next(iter(source.scan(64, "cpu"))).inputs for source in (task.validation, task.test))
-    assert not torch.equal(validation, test)
-
-
 @pytest.mark.parametrize(("steps", "run_length"), [(9, 3), (10, 5), (4, 4), (6, 2)])
 def test_posterior_against_every_continuation(steps, run_length):
     task = Spotting(steps=steps, run_length=run_length)

@@ -36,14 +36,6 @@ def test_sequences_have_the_mean_and_noise_they_should(drawn):
     assert (quarters - 0.25).abs().max().item() < 4 * (0.25 * 0.75 / ROWS) ** 0.5
 
 
-def test_same_seed_same_rows(task):
-    first, sigma = task.draw_with_std(50, seeded("cpu", 1))
-    again, sigma_again = task.draw_with_std(50, seeded("cpu", 1))
-    assert torch.equal(first.inputs, again.inputs) and torch.equal(sigma, sigma_again)
-    validation, test = (next(iter(source.scan(64, "cpu"))).inputs for source in (task.validation, task.test))
-    assert not torch.equal(validation, test)
-
-
 def test_posterior_does_not_depend_on_how_rows_are_chunked(task, drawn, monkeypatch):
     inputs = drawn[0].inputs[:100]
     whole = task.posterior(inputs)
