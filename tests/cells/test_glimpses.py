@@ -6,6 +6,7 @@ import torch
 import rankcode as rc
 from rankcode.cells import Glimpses
 from rankcode.front_ends.latency_code import latency_code
+from rankcode.saving.description import describe
 
 
 def test_at_the_last_step_it_has_seen_the_whole_image():
@@ -49,6 +50,6 @@ def test_saved_and_loaded_it_is_the_same_and_ready_for_use(tmp_path):
     network = rc.Network(Glimpses((8, 8), 10, channels=8), 3)
     rc.save(network, tmp_path / "network.safetensors")
     loaded = rc.load(tmp_path / "network.safetensors")
-    assert not loaded.training and loaded.cell.settings() == network.cell.settings()
+    assert not loaded.training and describe(loaded) == describe(network)
     inputs = torch.rand(5, 10, 1, 8, 8)
     assert torch.equal(rc.decide(loaded, inputs).probabilities, rc.decide(network, inputs).probabilities)

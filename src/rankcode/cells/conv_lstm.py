@@ -27,10 +27,6 @@ class ConvLSTM(nn.Module):
             in_channels + hidden_channels, 4 * hidden_channels, kernel_size, padding=kernel_size // 2
         )
 
-    def settings(self) -> dict:
-        names = ("in_channels", "hidden_channels", "image_size", "kernel_size")
-        return {name: getattr(self, name) for name in names}
-
     def initial_state(self, batch_size: int) -> ConvLSTMState:
         zeros = self.gates.weight.new_zeros(batch_size, *self.output_shape)
         return ConvLSTMState(zeros, zeros)

@@ -29,9 +29,6 @@ class GatedLayers(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
 
-    def settings(self) -> dict:
-        return {"input_size": self.input_size, "hidden_size": self.hidden_size, "num_layers": self.num_layers}
-
     def zeros(self, batch_size: int) -> Tensor:
         return next(self.parameters()).new_zeros(batch_size, self.num_layers, self.hidden_size)
 
@@ -47,7 +44,7 @@ class GatedLayers(nn.Module):
         return F.linear(x, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.settings().items())
+        return f"input_size={self.input_size}, hidden_size={self.hidden_size}, num_layers={self.num_layers}"
 
 
 def joined(layers: list[Tensor]) -> Tensor:

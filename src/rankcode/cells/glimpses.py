@@ -52,10 +52,6 @@ class Glimpses(nn.Module):
             nn.Linear(2 * channels * (image_size[0] // 4) * (image_size[1] // 4), hidden_size), nn.ReLU(),
         )  # fmt: skip
 
-    def settings(self) -> dict:
-        names = ("image_size", "num_steps", "channels", "hidden_size", "dropout")
-        return {name: getattr(self, name) for name in names}
-
     def initial_state(self, batch_size: int) -> GlimpsesState:
         like = next(self.parameters())
         return GlimpsesState(like.new_zeros(batch_size, 1, *self.image_size), like.new_zeros(batch_size, 1, 1, 1))

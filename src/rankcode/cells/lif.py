@@ -48,10 +48,6 @@ class _LIF(nn.Module):
             )
         self.threshold, self.decay, self.surrogate_width, self.emits = threshold, decay, surrogate_width, emits
 
-    def settings(self) -> dict:
-        names = ("threshold", "decay", "surrogate_width", "emits")
-        return {name: getattr(self, name) for name in names}
-
     def initial_state(self, batch_size: int) -> LIFState:
         zeros = next(self.parameters()).new_zeros(batch_size, *self.output_shape)
         return LIFState(zeros, zeros)
@@ -82,9 +78,6 @@ class LIF(_LIF):
         self.input_shape, self.output_shape = (input_size,), (hidden_size,)
         self.synapses = nn.Sequential(nn.Flatten(), nn.Linear(input_size, hidden_size))
 
-    def settings(self) -> dict:
-        return {"input_size": self.input_size, "hidden_size": self.hidden_size, **super().settings()}
-
 
 class ConvLIF(_LIF):
     """Convolutional neurons on images [rows, in_channels, height, width]; `pool_size` averages their input first."""
@@ -110,7 +103,3 @@ class ConvLIF(_LIF):
         self.output_shape = (hidden_channels, image_size[0] // pool_size, image_size[1] // pool_size)
         convolution = nn.Conv2d(in_channels, hidden_channels, kernel_size, padding=kernel_size // 2)
         self.synapses = convolution if pool_size == 1 else nn.Sequential(nn.AvgPool2d(pool_size), convolution)
-
-    def settings(self) -> dict:
-        names = ("in_channels", "hidden_channels", "image_size", "kernel_size", "pool_size")
-        return {name: getattr(self, name) for name in names} | super().settings()

@@ -164,8 +164,8 @@ class Reproduction:
         """The value for this scale."""
         return {"smoke": smoke, "quick": quick, "paper": paper}[self.scale]
 
-    def seeds(self, paper: int = 3) -> range:
-        return range(self.pick(1, 1, paper))
+    def seeds(self) -> range:
+        return range(self.pick(1, 1, 3))
 
     def data_of(self, name: str) -> str | None:
         """The folder of a data set, if a data folder was given."""

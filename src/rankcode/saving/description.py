@@ -127,8 +127,9 @@ def _settings_of(part: Any) -> dict[str, Any]:
         return {"parts": list(part.cells if isinstance(part, cells.Stack) else part)}
     if type(part) in SETTINGS:
         return {name: getattr(part, name) for name in SETTINGS[type(part)]}
-    if type(part) in BUILT_IN and hasattr(part, "settings"):
-        return part.settings()
+    if type(part) in BUILT_IN and isinstance(part, nn.Module) and hasattr(part, "initial_state"):
+        # A cell keeps the arguments it was made with.
+        return {name: getattr(part, name) for name in inspect.signature(type(part)).parameters}
     if isinstance(part, nn.Module):
         return {}
     if is_dataclass(part):
