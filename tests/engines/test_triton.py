@@ -9,25 +9,10 @@ from torch import nn
 
 pytest.importorskip("triton.language", reason="needs Triton")
 
-from triton_outcomes import (
-    DEVICE,
-    MARKS,
-    TOLERANCES,
-    Example,
-    compare,
-    error,
-    example,
-    hidden_layer,
-    loss,
-    mixed,
-    never,
-    outcome,
-    planted,
-    products_in,
-    same_decisions,
-    stepwise,
-    threshold_for,
-)
+from triton_outcomes import (  # isort: skip
+    DEVICE, MARKS, TOLERANCES, Example, compare, error, example, hidden_layer, loss, mixed, never, outcome, planted,
+    products_in, same_decisions, stepwise, threshold_for,
+)  # fmt: skip
 
 import rankcode as rc
 from rankcode import device_constants

@@ -8,24 +8,10 @@ from torch import nn
 
 pytest.importorskip("triton.language", reason="needs Triton")
 
-from triton_outcomes import (
-    DEVICE,
-    MARKS,
-    TOLERANCES,
-    Example,
-    compare,
-    error,
-    example,
-    hidden_layer,
-    identical,
-    mixed,
-    never,
-    outcome,
-    planted,
-    products_in,
-    stepwise,
-    threshold_for,
-)
+from triton_outcomes import (  # isort: skip
+    DEVICE, MARKS, TOLERANCES, Example, compare, error, example, hidden_layer, identical, mixed, never, outcome,
+    planted, products_in, stepwise, threshold_for,
+)  # fmt: skip
 
 import rankcode as rc
 from rankcode.cells import GRU, LSTM
