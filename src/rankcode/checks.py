@@ -55,10 +55,8 @@ def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tu
     if lengths.shape != (rows,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(f"lengths must be {rows} whole numbers, one for each row")
     lengths = lengths.long()  # before the comparison: uint8 cannot hold every number of steps
-    if not values:
-        return inputs, lengths
-    for row in ((lengths < 1) | (lengths > steps)).nonzero().flatten()[:1].tolist():
-        raise BadRow(f"the length of {{}} is {int(lengths[row])}, outside 1…{steps}", row)
+    if values:
+        _check_range("length", lengths, 1, steps)
     return inputs, lengths
 
 
@@ -88,11 +86,14 @@ def checked_labels(network: Network, labels, rows: int, device: torch.device, va
             f"labels must be {rows} whole numbers, one for each row, not {labels.dtype} {list(labels.shape)}"
         )
     labels = labels.long()
-    if not values:
-        return labels
-    for row in ((labels < 0) | (labels >= network.num_classes)).nonzero().flatten()[:1].tolist():
-        raise BadRow(f"the label of {{}} is {int(labels[row])}, outside 0…{network.num_classes - 1}", row)
+    if values:
+        _check_range("label", labels, 0, network.num_classes - 1)
     return labels
+
+
+def _check_range(name: str, values: Tensor, low: int, high: int) -> None:
+    for row in ((values < low) | (values > high)).nonzero().flatten()[:1].tolist():
+        raise BadRow(f"the {name} of {{}} is {int(values[row])}, outside {low}…{high}", row)
 
 
 def check_read(inputs: Tensor, steps: Tensor) -> None:

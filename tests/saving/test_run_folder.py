@@ -284,15 +284,16 @@ def test_a_run_that_fails_in_its_first_batch_leaves_no_folder(tensorboard, tmp_p
         assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_fails_later_keeps_its_folder(tmp_path, monkeypatch):
-    def fail(self):
+@pytest.mark.parametrize("method", ["write_model", "write_checkpoint", "finish"])
+def test_a_run_that_fails_after_its_first_record_keeps_its_folder(method, tmp_path, monkeypatch):
+    def fail(*_):
         raise RuntimeError
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(RunFolder, "finish", fail)
+        patch.setattr(RunFolder, method, fail)
         fit(tmp_path / "run")
     assert_refused(tmp_path / "run", "holds a run already")
-    assert len(contents(tmp_path / "run")) == 5
+    assert [record["batch"] for record in fit(tmp_path / "run", resume=True).records] == [3, 6, 8]
 
 
 def test_tensorboard_events(tmp_path):

@@ -47,7 +47,7 @@ class RunFolder:
         self._events: Any = None
         self._lock: ExitStack | None = None
         self._config: dict[str, Any] = {}  # to be written by `start`
-        self._new = False  # nothing has been trained yet
+        self._new = False  # nothing has been recorded yet
 
     def config(self) -> dict[str, Any]:
         """The content of config.json."""
@@ -134,7 +134,6 @@ class RunFolder:
 
     def write_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         write_checkpoint(self.checkpoint_file, checkpoint)
-        self._new = False
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, without a last line that is incomplete."""
@@ -147,6 +146,7 @@ class RunFolder:
             return [as_object(record, f"line {number}") for number, record in enumerate(found, 1)]
 
     def write_record(self, record: dict[str, Any]) -> None:
+        self._new = False
         with writing(self.metrics_file), open(self.metrics_file, "ab") as file:
             file.write(_line(record))
         if self._events is not None:
@@ -189,7 +189,7 @@ class RunFolder:
             self._events.close()
 
     def discard_if_new(self) -> None:
-        """Remove a run that failed before anything of it was kept, so that its folder can be used again."""
+        """Remove a run that failed before its first record, so that its folder can be used again."""
         if self._new:
             events = self.path.glob("events.out.tfevents*")
             for file in (self.config_file, self.metrics_file, self.checkpoint_file, *self._leftovers(), *events):
