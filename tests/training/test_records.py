@@ -9,7 +9,7 @@ from test_loop import QUIET, easy, make_network
 
 import rankcode as rc
 from rankcode.data.sources import Arrays
-from rankcode.training.records import merit, problem_of, slow_start
+from rankcode.training.records import merit, near_majority, problem_of
 
 
 def test_the_cost_by_default_weighs_a_fifth_of_the_earliness():
@@ -59,7 +59,7 @@ def test_what_is_wrong_with_a_model(record, rule, said):
     ],
 )
 def test_a_network_that_learns_is_better_than_the_most_common_class_by_half_of_its_training(record, slow):
-    assert (slow_start(record, SOURCE) is not None) == slow
+    assert (near_majority(record, SOURCE) is not None) == slow
 
 
 def test_a_run_that_is_not_learning_says_so_once():

@@ -17,15 +17,8 @@ from contextlib import contextmanager
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
-from rankcode.cli.messages import (
-    UsageError,
-    as_flags,
-    explained,
-    printable,
-    say,
-    spell_out_what_cannot_be_encoded,
-    suggestion,
-)
+from rankcode.cli import messages
+from rankcode.cli.messages import UsageError, suggestion
 
 COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
     "demo": "Train two small networks and write a page that compares them.",
@@ -60,7 +53,7 @@ ALSO_AN_OPTION = re.compile(r"\b([A-Z-]+) (?i:--\1)\b")  # the name of a require
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    spell_out_what_cannot_be_encoded(sys.stdout, sys.stderr)
+    messages.spell_out_what_cannot_be_encoded(sys.stdout, sys.stderr)
     options: set[str] = set()
     try:
         with warnings.catch_warnings():
@@ -75,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("RANKCODE_TRACEBACK"):
             raise
-        _stop(explained(error, options), 2 if isinstance(error, UsageError) else 1)
+        _stop(messages.explained(error, options), 2 if isinstance(error, UsageError) else 1)
 
 
 def _parsed(argv: list[str], options: set[str]) -> Any:
@@ -162,11 +155,11 @@ def _version() -> str:
 
 
 def _warn(message: Warning | str, options: set[str]) -> None:
-    say(f"rankcode: warning: {as_flags(' '.join(str(message).split()), options)}", file=sys.stderr)
+    messages.say(f"rankcode: warning: {messages.as_flags(' '.join(str(message).split()), options)}", file=sys.stderr)
 
 
 def _stop(message: str, status: int) -> NoReturn:
-    text = f"rankcode: {printable(message)}"
+    text = f"rankcode: {messages.printable(message)}"
     print(text, file=sys.stderr)
     stop = SystemExit(text)
     stop.code = status

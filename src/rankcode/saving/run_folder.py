@@ -30,6 +30,7 @@ from rankcode.saving.description import (
     as_object,
     content_of,
     damaged,
+    parse,
     read_network,
     read_part,
     read_value,
@@ -139,11 +140,8 @@ class RunFolder:
         """The lines of metrics.jsonl, without a last line that is incomplete."""
         lines = self.metrics_file.read_bytes().splitlines(keepends=True) if self.metrics_file.exists() else []
         with content_of(self.metrics_file):
-            try:
-                found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-            except ValueError:
-                raise damaged("one of its lines is not JSON") from None
-            return [as_object(record, f"line {number}") for number, record in enumerate(found, 1)]
+            whole = [line for line in lines if line.endswith(b"\n")]
+            return [as_object(parse(line), f"line {number}") for number, line in enumerate(whole, 1)]
 
     def write_record(self, record: dict[str, Any]) -> None:
         self._new = False

@@ -30,7 +30,7 @@ from rankcode.training.config import Training, described
 from rankcode.training.distributed import Processes, own_device, processes
 from rankcode.training.out_of_memory import memory_for
 from rankcode.training.plan import make_plan
-from rankcode.training.records import History, make_record, problem_of, slow_start
+from rankcode.training.records import History, make_record, near_majority, problem_of
 from rankcode.training.state import TrainingState
 
 
@@ -88,8 +88,8 @@ def fit(
                         folder.write_record(record)
                         if better:
                             folder.write_model("best", state.model)
-                    if plan.is_halfway(state.batch) and group.first and (problem := slow_start(record, source)):
-                        warnings.warn(f"at half of the training {problem}", stacklevel=2)
+                    if plan.is_halfway(state.batch) and group.first and (slow := near_majority(record, source)):
+                        warnings.warn(f"at half of the training {slow}", stacklevel=2)
                 if plan.saves(state.batch) and folder is not None:
                     folder.write_checkpoint(state.checkpoint())
         _finish(state, folder)

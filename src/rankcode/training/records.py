@@ -77,22 +77,17 @@ def merit(record: dict[str, Any], config: Training) -> tuple[float, float]:
     return MERITS[config.select](report, config.select_alpha), -report["mean_steps"]
 
 
-def slow_start(record: dict[str, Any], source: Source) -> str | None:
-    """What to try if the network has learned little by half of its training, else None."""
-    return _no_better_than_majority(record, source, MARGIN)
-
-
 def problem_of(record: dict[str, Any], rule: Rule, source: Source) -> str | None:
     """What is wrong with a trained model, and what to try; None if it has learned something."""
     report = record.get("validation")
     if report is not None and report["fired"] < MIN_FIRED and not isinstance(rule, Never):
         fired = f"only {100 * report['fired']:.1f} % of the" if report["fired"] else "none of the"
         return f"{fired} validation rows fire: train for longer, or lower the objective's threshold or beta"
-    return _no_better_than_majority(record, source, 0.0)
+    return near_majority(record, source, margin=0.0)
 
 
-def _no_better_than_majority(record: dict[str, Any], source: Source, margin: float) -> str | None:
-    """Compare the accuracy, on validation data if there is any, with that of always answering the same class."""
+def near_majority(record: dict[str, Any], source: Source, margin: float = MARGIN) -> str | None:
+    """What to try if the accuracy, on validation data if there is any, is little above that of the majority class."""
     part, share = "training", 0.0
     if "validation" in record:
         report = record["validation"]
