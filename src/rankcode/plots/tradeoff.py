@@ -16,8 +16,8 @@ from rankcode.plots.style import COLOURS, DARK, plain
 MIN_RANGE = 5  # of accuracies in the picture, in %: differences of a few hundredths must not fill it
 # Thresholds that get a label, the most useful first; all of them where none of these is on the curve.
 LABELLED = (0.95, 0.99, 0.9, 0.8, 0.999, 0.7, 0.6, 0.5)
-NEAR = ((0, 8), (0, -8), (10, 7), (-10, 7), (10, -7), (-10, -7), (17, 0), (-17, 0))  # of a label from its dot, points
-FAR = tuple((x, y) for y in (-18, 18, -32, 32, -46) for x in (26, -26, 40, -40))  # a thin line joins label and dot
+# Places of a label, in points from its dot; the nearest first.
+OFFSETS = ((0, 8), (0, -8), (10, 7), (-10, 7), (10, -7), (-10, -7), (17, 0), (-17, 0), (20, 12), (20, -12), (-20, 12))
 
 
 def plot_tradeoff(
@@ -63,15 +63,12 @@ def _label_thresholds(figure: Figure, axes: Axes, curves: list[Curve]) -> None:
             style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
             label = axes.annotate(f"θ={threshold:g}", at, (0, 0), textcoords="offset points", **style)
             box = label.get_window_extent().padded(1.5)
-            for offset in NEAR + FAR:
+            for offset in OFFSETS:
                 moved = box.translated(*(np.array(offset) * figure.dpi / 72))
                 inside = frame.contains(*moved.min) and frame.contains(*moved.max)
                 if inside and not moved.count_contains(covered) and not any(moved.overlaps(each) for each in placed):
                     placed.append(moved)
                     label.set_position(offset)
-                    if offset in FAR:
-                        joint = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 12, "shrinkB": 2}
-                        axes.annotate("", at, offset, textcoords="offset points", arrowprops=joint)
                     break
             else:
                 label.remove()

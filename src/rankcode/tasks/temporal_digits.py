@@ -23,7 +23,7 @@ def _load() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError("temporal digits need scikit-learn: pip install 'rankcode[data]'") from error
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     return images.astype(np.uint8), labels  # [rows, 64], [rows]
 
 
