@@ -74,7 +74,7 @@ def trace(network: Network, inputs: Tensor, lengths: Tensor | None = None) -> Tr
         state = network.initial_state(len(inputs))
         for step in range(int(lengths.max())):
             live = step < lengths
-            logits, after = network(inputs[live, step], map_state(lambda part, at=live: part[at], state))
+            logits, after = network(inputs[live, step], map_state(lambda part, at=live: part[at], state), step + 1)
             now = (*network.activate(logits), after)
             state = map_state(lambda whole, part, at=live: whole.index_put((at,), part), state, after)
             moments.append(map_state(lambda part, at=live: _spread(part, at), now))

@@ -23,6 +23,10 @@ class Network(nn.Module):
     output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
     themselves are the activations. `activation` overrides this choice.
 
+    A readout may change from step to step: one with `checkpoints`, an increasing tuple of steps, is called with the
+    features and the step. Rows can fire at these steps only, and engines call it nowhere else but at the end of a row
+    that has not fired.
+
     `front_end` turns raw data into the inputs of the cell, `label_names` are the names of the classes, and `rule`
     decides when to answer if no other rule is given. Training sets them from its task and objective, and they are saved
     with the network.
@@ -66,14 +70,25 @@ class Network(nn.Module):
     def initial_state(self, batch_size: int) -> State:
         return self.cell.initial_state(batch_size)
 
-    def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step: logits [rows, classes] and the state after it."""
-        features, state = self.cell(x_t, state)
-        return self.logits(features), state
+    @property
+    def checkpoints(self) -> tuple[int, ...] | None:
+        """The steps at which rows can fire; None: every step."""
+        return getattr(self.readout, "checkpoints", None)
 
-    def logits(self, features: Tensor) -> Tensor:
+    def may_fire(self, step: int) -> bool:
+        """Whether rows can fire at this step."""
+        return self.checkpoints is None or step in self.checkpoints
+
+    def forward(self, x_t: Tensor, state: State, step: int | Tensor | None = None) -> tuple[Tensor, State]:
+        """One step: logits [rows, classes] and the state after it. `step`, 1…T, is for readouts with checkpoints."""
+        features, state = self.cell(x_t, state)
+        return self.logits(features, step), state
+
+    def logits(self, features: Tensor, step: int | Tensor | None = None) -> Tensor:
         """Logits [rows, classes]; one sigmoid output z gives (0, z)."""
-        logits = self.readout(features)
+        if self.checkpoints is not None and step is None:
+            raise ValueError("the readout of this network changes from step to step: give the step, 1…T")
+        logits = self.readout(features) if self.checkpoints is None else self.readout(features, step)
         if logits.dim() != 2 or logits.shape[1] != self.outputs:
             raise ValueError(f"the readout returns shape {list(logits.shape)}, not [rows, {self.outputs}]")
         if self.activation == "sigmoid":

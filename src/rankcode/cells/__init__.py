@@ -6,6 +6,7 @@ the module. A cell may also have:
 
 - `input_shape` and `output_shape`: the shapes of one step of one row; `input_size` if its inputs are vectors.
 - `flattens_inputs = True`: inputs of any shape with as many values as `input_shape` are accepted.
+- `forward_block(inputs, state) -> (features, state)`: many steps [rows, steps, …] at once, the features after the last.
 - `emits = "membranes"`: the features are the membranes of a spiking output layer.
 """
 
@@ -14,6 +15,7 @@ from rankcode.cells.glimpses import Glimpses, GlimpsesState
 from rankcode.cells.gru import GRU, GRUState
 from rankcode.cells.lif import LIF, ConvLIF, LIFState
 from rankcode.cells.lstm import LSTM, LSTMState
+from rankcode.cells.random_kernels import RandomKernels, RandomKernelsState
 from rankcode.cells.stack import Stack
 
 __all__ = [
@@ -28,5 +30,7 @@ __all__ = [
     "GlimpsesState",
     "LIFState",
     "LSTMState",
+    "RandomKernels",
+    "RandomKernelsState",
     "Stack",
 ]

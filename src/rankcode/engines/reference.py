@@ -30,10 +30,14 @@ def run(
         t, spike = 0, False
         while not spike and t < lengths[i]:
             t += 1
-            logits, state = network(inputs[i : i + 1, t - 1], state)
-            with torch.no_grad():
-                fired_now, rule_state = checked_fired(rule(*network.activate(logits), t, rule_state), 1)
-            spike = bool(fired_now)
+            features, state = network.cell(inputs[i : i + 1, t - 1], state)
+            if not (network.may_fire(t) or t == lengths[i]):
+                continue
+            logits = network.logits(features, t)
+            if network.may_fire(t):
+                with torch.no_grad():
+                    fired_now, rule_state = checked_fired(rule(*network.activate(logits), t, rule_state), 1)
+                spike = bool(fired_now)
             read.append(logits)
             row.append(i)
             step.append(t)

@@ -21,8 +21,9 @@ class Run(NamedTuple):
     """A network run through time: the decision, and logits with gradients.
 
     keep="answer": one entry for each row, in order: the logits it answered with.
-    keep="read": one entry for each step that was read, in any order. While a CUDA graph is captured, when their number
-    cannot be read on the host, one entry for every step of every row, in order, and `read` says which were read.
+    keep="read": one entry for each step that was read and has an output, in any order. While a CUDA graph is captured,
+    when their number cannot be read on the host, one entry for every step of every row, in order, and `read` says which
+    were read.
     """
 
     decision: Decision
@@ -68,6 +69,8 @@ class Engine(Protocol):
 def has_fused_step(network: Network) -> bool:
     """Whether the cell is our LSTM or GRU as it is, whose steps some engines compute without calling the cell."""
     cell = network.cell
+    if network.checkpoints is not None:
+        return False
     return type_before_parametrizations(cell) in (LSTM, GRU) and not (cell._forward_hooks or cell._forward_pre_hooks)
 
 

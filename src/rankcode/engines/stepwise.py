@@ -30,7 +30,7 @@ def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
     rows = len(inputs)
-    planted = planted_steps(rule, lengths)
+    planted = planted_steps(rule, lengths) if network.checkpoints is None else None
     row_ends = set((lengths if planted is None else planted.minimum(lengths)).tolist())
     only_ends = keep == "answer" and planted is not None  # logits are needed only where a row answers
     columns = inputs.unbind(1)  # its gradient takes linear time, that of indexing at every step quadratic time
@@ -50,13 +50,16 @@ def run(
             if step > begin:
                 x_t = x_t.where(going.view(-1, *[1] * (x_t.dim() - 1)), 0.0)
             features, state = network.cell(x_t, state)
-            if only_ends and step not in row_ends:
+            may_fire = network.may_fire(step)
+            if step not in row_ends and (only_ends or not may_fire):
                 continue
-            logits = network.logits(features)
-            with torch.no_grad():
-                spikes, rule_state = checked_fired(rule(*network.activate(logits), step, rule_state), len(live))
+            logits = network.logits(features, step)
+            spikes = torch.zeros_like(going)
+            if may_fire:
+                with torch.no_grad():
+                    spikes, rule_state = checked_fired(rule(*network.activate(logits), step, rule_state), len(live))
             done = (spikes | (live_ends == step)) & going
-            moments.append((logits, spikes, done, going, torch.full_like(live, step)))
+            moments.append((logits, spikes, done, going if may_fire else done, torch.full_like(live, step)))
             going = going & ~done
         begin = end
         if not moments:

@@ -20,6 +20,8 @@ from rankcode.state import map_state
 
 
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
+    if network.checkpoints is not None:
+        return "its readout changes from step to step"
     if torch.is_autocast_enabled(inputs.device.type) and has_fused_step(network):
         return "in mixed precision its state would not stay float32"
     return None

@@ -1,0 +1,62 @@
+"""Readouts that change from one checkpoint to the next."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class CheckpointReadout(nn.Module):
+    """A mixture of linear classifiers at each checkpoint, one classifier for each group of features.
+
+    At checkpoint k, group g gives (1 − floor) · softmax(scale[k, g] · (weight · features + bias)) + floor / classes.
+    The probabilities of the groups are added with the weights `mixture[k]`. A step between two checkpoints, where a row
+    may end, uses the later of the two. Logits are the logarithms of the probabilities.
+
+    `rankcode.training.kernels` fits it.
+    """
+
+    def __init__(
+        self, checkpoints: tuple[int, ...], group_sizes: tuple[int, ...], num_classes: int, floor: float = 0.0
+    ):
+        super().__init__()
+        if not checkpoints or list(checkpoints) != sorted(set(checkpoints)) or checkpoints[0] < 1:
+            raise ValueError(f"checkpoints must be steps in increasing order, from 1 on, not {checkpoints}")
+        if min(group_sizes, default=0) < 1 or num_classes < 2 or not 0 <= floor < 1:
+            given = f"{group_sizes}, {num_classes}, {floor}"
+            raise ValueError(f"groups of features, at least 2 classes and a floor in [0, 1) are needed, not {given}")
+        self.checkpoints, self.group_sizes = tuple(checkpoints), tuple(group_sizes)
+        self.num_classes, self.floor = num_classes, floor
+        count, groups = len(checkpoints), len(group_sizes)
+        self.weight = nn.Parameter(torch.zeros(count, sum(group_sizes), num_classes))
+        self.bias = nn.Parameter(torch.zeros(count, groups, num_classes))
+        self.scale = nn.Parameter(torch.ones(count, groups))
+        self.mixture = nn.Parameter(torch.full((count, groups), 1 / groups))
+
+    def forward(self, features: Tensor, step: int | Tensor) -> Tensor:
+        """Logits [rows, classes] of features [rows, features] after this step; an int, or int64 [rows]."""
+        if isinstance(step, int):
+            return self._at(self._checkpoint(step), features)
+        logits = features.new_zeros(len(features), self.num_classes)
+        for each in step.unique().tolist():
+            logits[step == each] = self._at(self._checkpoint(each), features[step == each])
+        return logits
+
+    def _checkpoint(self, step: int) -> int:
+        later = (number for number, checkpoint in enumerate(self.checkpoints) if checkpoint >= step)
+        return next(later, len(self.checkpoints) - 1)
+
+    def _at(self, number: int, features: Tensor) -> Tensor:
+        # In float64, so that a row's answer does not depend on the other rows of its batch.
+        weights = self.weight[number].double().split(self.group_sizes)
+        parts = []
+        for group, (weight, part) in enumerate(zip(weights, features.double().split(self.group_sizes, 1), strict=True)):
+            outputs = self.scale[number, group].double() * (part @ weight + self.bias[number, group].double())
+            parts.append(outputs.log_softmax(1) + self.mixture[number, group].double().log())
+        mixed = torch.stack(parts).logsumexp(0)
+        if self.floor > 0:
+            floor = mixed.new_tensor(math.log(self.floor / self.num_classes))
+            mixed = torch.logaddexp(mixed + math.log1p(-self.floor), floor)
+        return mixed.to(self.weight.dtype)

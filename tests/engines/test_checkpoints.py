@@ -1,0 +1,67 @@
+"""Networks that fire at checkpoints only: every engine that can run them gives what the reference gives."""
+
+import pytest
+import torch
+
+from rankcode import FireAt, Network, Never, Patience, Threshold, cells, decide
+from rankcode.engines import ENGINES, choose, run
+from rankcode.readouts import CheckpointReadout
+
+
+def network_and_rows(cell_name):
+    generator = torch.Generator().manual_seed(1)
+    torch.manual_seed(1)
+    inputs = torch.randn(12, 30, 2, generator=generator)
+    lengths = torch.tensor([30, 1, 3, 4, 5, 9, 29, 30, 17, 2, 12, 30])
+    if cell_name == "kernels":
+        cell = cells.RandomKernels.for_length(2, 30, 300)
+        cell.draw(inputs, lengths, torch.ones(12), generator)
+        sizes = cell.group_sizes
+    else:
+        cell, sizes = cells.GRU(2, 6), (6,)
+    readout = CheckpointReadout((3, 4, 10, 20, 28), sizes, 3)
+    with torch.no_grad():
+        readout.weight.normal_(std=0.4 if cell_name == "kernels" else 2.0)
+    return Network(cell, 3, readout).eval(), inputs, lengths
+
+
+RULES = [Threshold(0.8), Threshold(0.6, classes=(0, 2)), Never(), FireAt(7), Patience(Threshold(0.6), 2)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("case", ["kernels-stepwise", "kernels-checkpoints", "gru-stepwise"])
+def test_equals_the_reference(case, rule, keep):
+    cell_name, engine = case.split("-")
+    network, inputs, lengths = network_and_rows(cell_name)
+    expected = run(network, inputs, lengths, rule, keep, "reference")
+    found = run(network, inputs, lengths, rule, keep, engine)
+    assert torch.equal(found.decision.steps, expected.decision.steps)
+    assert torch.equal(found.decision.fired, expected.decision.fired)
+    assert torch.equal(found.decision.label, expected.decision.label)
+    torch.testing.assert_close(found.at_answer(), expected.at_answer())
+    fired = expected.decision.steps[expected.decision.fired].tolist()
+    assert set(fired) <= {3, 4, 10, 20, 28}  # never between checkpoints
+    if keep == "read":
+        pairs = [sorted(zip(each.row.tolist(), each.step.tolist(), strict=True)) for each in (found, expected)]
+        assert pairs[0] == pairs[1]
+
+
+def test_the_choice_of_an_engine():
+    network, inputs, _ = network_and_rows("kernels")
+    assert choose(network, inputs, Threshold()).name == "checkpoints"
+    network, inputs, _ = network_and_rows("gru")
+    assert choose(network, inputs, Threshold()).name == "stepwise"  # a GRU reads one step at a time
+    for name in ("checkpoints", "cpu", "whole", "triton"):
+        assert ENGINES[name].can_run(network, inputs, Threshold()) is not None
+    plain = Network(cells.GRU(2, 6), 3)
+    assert "every step" in ENGINES["checkpoints"].can_run(plain, inputs, Threshold())
+
+
+def test_rows_that_have_fired_read_nothing_more():
+    network, inputs, lengths = network_and_rows("kernels")
+    answered = decide(network, inputs, lengths, FireAt(7)).steps
+    later = torch.arange(30) >= answered[:, None]
+    poisoned = inputs.masked_fill(later[:, :, None], torch.nan)
+    expected = decide(network, inputs, lengths, FireAt(7))
+    assert torch.equal(decide(network, poisoned, lengths, FireAt(7)).probabilities, expected.probabilities)
