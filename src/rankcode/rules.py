@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -202,6 +202,92 @@ class Patience:
         label = allowed(activations, self.classes).argmax(1)
         seen = torch.where(fired, torch.where(label == last, seen + 1, torch.ones_like(seen)), torch.zeros_like(seen))
         return seen >= self.count, (inner, seen, label)
+
+
+@dataclass(frozen=True)
+class OptimalStopping:
+    """Fires when reading on is expected to cost more than answering now. `rankcode.fit_rule` makes it.
+
+    `gains[k]` is what answering at `steps[k]` rather than later is expected to gain, for confidences at equal distances
+    from LOWEST to HIGHEST: the logit of the largest probability, after division of the logits by `temperatures[k]`.
+    A row fires where the interpolated gain is positive, and at the last of the steps or later in any case. It does not
+    fire at steps before the last that are not in `steps`.
+    """
+
+    steps: tuple[int, ...]
+    gains: tuple[tuple[float, ...], ...]
+    temperatures: tuple[float, ...] | None = None  # None: all 1
+    classes: tuple[int, ...] | None = None
+
+    LOWEST: ClassVar[float] = -3.0
+    HIGHEST: ClassVar[float] = 8.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "classes", _checked_classes(self.classes))
+        widths = {len(row) for row in self.gains}
+        if list(self.steps) != sorted(set(self.steps)) or not self.steps or self.steps[0] < 1:
+            raise ValueError(f"steps must be in increasing order, from 1 on, not {self.steps!r}")
+        if len(self.gains) != len(self.steps) - 1 or len(widths) > 1 or min(widths, default=2) < 2:
+            raise ValueError("gains must have a row of the same number of values for each step but the last")
+        if self.temperatures is not None and (
+            len(self.temperatures) != len(self.steps) or not all(0 < value < math.inf for value in self.temperatures)
+        ):
+            raise ValueError("temperatures must be positive, one for each step")
+
+    def check(self, activation: str, num_classes: int) -> None:
+        """It fits every output layer."""
+
+    def initial_state(self, batch_size: int) -> State:
+        return None
+
+    def __call__(self, activations, probabilities, step, state):
+        rows, device = len(probabilities), probabilities.device
+        if isinstance(step, int):
+            if step >= self.steps[-1]:
+                return torch.ones(rows, dtype=torch.bool, device=device), state
+            if step not in self.steps:
+                return torch.zeros(rows, dtype=torch.bool, device=device), state
+            step = torch.full((rows,), step, device=device)
+        steps = self._tensor("steps", torch.long, device)
+        number = torch.searchsorted(steps, step).clamp(max=len(self.steps) - 1)
+        fired = step >= self.steps[-1]
+        if self.gains:
+            gain = self._gain(allowed(probabilities, self.classes), number.clamp(max=len(self.gains) - 1))
+            fired = fired | ((steps[number] == step) & (gain > 0))
+        return fired, state
+
+    def _gain(self, probabilities: Tensor, number: Tensor) -> Tensor:
+        """The expected gain of answering with these probabilities at the steps with these numbers, [rows]."""
+        device, temperature = probabilities.device, None
+        if self.temperatures is not None:
+            temperature = self._tensor("temperatures", torch.float64, device)[number]
+        gains = self._tensor("gains", torch.float64, device)
+        width = gains.shape[1] - 1
+        place = (confidence_of(probabilities.double(), temperature) - self.LOWEST) / (self.HIGHEST - self.LOWEST)
+        place = (place * width).clamp(0, width)
+        left = place.long().clamp(max=width - 1)
+        return torch.lerp(gains[number, left], gains[number, left + 1], place - left)
+
+    def _tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A field as a tensor, made once for each device."""
+        made = self.__dict__.setdefault("_tensors", {})
+        if (name, device) not in made:
+            made[name, device] = torch.tensor(getattr(self, name), dtype=dtype, device=device)
+        return made[name, device]
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in self.__dict__.items() if name != "_tensors"}
+
+
+MIN_CONFIDENT, MAX_CONFIDENT = 1e-4, 1 - 1e-4  # largest probabilities outside are read as these
+
+
+def confidence_of(probabilities: Tensor, temperature: Tensor | None = None) -> Tensor:
+    """The logit of the largest probability [...] of probabilities [..., classes], after division of their logits by a
+    temperature [...]."""
+    if temperature is not None:
+        probabilities = (probabilities.clamp(min=1e-38).log() / temperature[..., None]).softmax(-1)
+    return probabilities.amax(-1).clamp(MIN_CONFIDENT, MAX_CONFIDENT).logit()
 
 
 def allowed(activations: Tensor, classes: tuple[int, ...] | None) -> Tensor:

@@ -1,0 +1,47 @@
+"""Calibration: a temperature for each step, so that probabilities are what they say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TEMPERATURES = torch.logspace(-0.7, 0.7, 29, dtype=torch.float64)  # 0.2 … 5
+NEIGHBOURS = 2  # steps before and after, over which the log-loss is averaged
+
+
+def fit_temperatures(probabilities: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The temperature [steps] by which the logits of probabilities [rows, steps, classes] are to be divided, which
+    minimises the log-loss averaged over neighbouring steps."""
+    share = weights / weights.sum()
+    logits = probabilities.clamp(min=1e-38).log()
+    index = labels[:, None, None].expand(-1, logits.shape[1], 1)
+    losses = []
+    for temperature in TEMPERATURES.tolist():
+        scaled = logits / temperature
+        losses.append(share @ (scaled.logsumexp(-1) - scaled.gather(-1, index)[..., 0]))
+    table = torch.stack(losses, 1)  # [steps, temperatures]
+    near = [table[max(0, step - NEIGHBOURS) : step + NEIGHBOURS + 1].mean(0) for step in range(len(table))]
+    return TEMPERATURES[torch.stack(near).argmin(1)]
+
+
+class Reliability(NamedTuple):
+    """How often answers given with a confidence are right: for each of some bins of the largest probability."""
+
+    confidence: Tensor  # mean in the bin
+    accuracy: Tensor
+    share: Tensor  # of all answers that are in the bin
+    error: float  # expected calibration error: the mean distance of confidence and accuracy
+
+
+def reliability(probabilities: Tensor, labels: Tensor, bins: int = 10) -> Reliability:
+    """Of probabilities [..., classes] and labels [...], over bins of equally many answers."""
+    confidence, label = probabilities.flatten(0, -2).max(-1)
+    right = (label == labels.flatten()).double()
+    order = confidence.argsort()
+    parts = [part for part in order.tensor_split(min(bins, len(order))) if len(part)]
+    mean = torch.stack([confidence[part].mean() for part in parts]).double()
+    accuracy = torch.stack([right[part].mean() for part in parts])
+    share = torch.tensor([len(part) / len(order) for part in parts], dtype=torch.float64)
+    return Reliability(mean, accuracy, share, float((share * (mean - accuracy).abs()).sum()))

@@ -1,0 +1,102 @@
+"""Backward induction: from the last step to the first, is it better to answer now or to read on?
+
+The cost of answering at a step is 1 − the largest probability (the chance to be wrong, if probabilities are calibrated)
+plus the cost of the steps read. V, the cost of a row from a step on, is the cost of answering or what V is one step
+later, whichever the rule chooses. The rule may only look at the row's confidence u = logit(largest probability), so the
+gain of answering, V of the next step − the cost now, is regressed on u over all rows, and over the steps that follow,
+with weights that fall with their distance: few rows are enough for a smooth rule.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankcode.rules import OptimalStopping, StepThresholds, confidence_of
+from rankcode.stopping.traces import Traces
+
+GRID = 56  # confidences of the table
+BANDWIDTH = 0.5  # of the regression, in units of confidence
+WINDOW = 0.4  # share of all steps over which the regression looks ahead
+FINE = 4  # bins of the regression to one of the grid
+PRIOR = 1e-7  # weight that keeps the mean defined where there is no row
+
+
+def fit_optimal(traces: Traces, waiting: Tensor, temperatures: Tensor | None = None) -> OptimalStopping:
+    """The rule with the lowest expected cost. `waiting` [rows, steps]: the cost of having read so far."""
+    confidence = confidence_of(traces.probabilities, _expanded(temperatures, traces))
+    cost = 1 - confidence.sigmoid() + waiting  # [rows, steps]
+    count, weights = len(traces.steps), traces.weights
+    low, high = OptimalStopping.LOWEST, OptimalStopping.HIGHEST
+    bins = (GRID - 1) * FINE
+    place = ((confidence - low) / (high - low) * bins).clamp(0, bins)
+    left = place.long().clamp(max=bins - 1)
+    part = place - left
+    centres = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    near = torch.exp(-((centres[::FINE, None] - centres) ** 2) / (2 * BANDWIDTH**2))  # [grid, bins]
+    window = max(1, round(WINDOW * count))
+    # Sums of weights and of weighted gains in each bin, at each step.
+    mass, total = torch.zeros(2, count, bins + 1, dtype=torch.float64)
+    gains = torch.zeros(max(count - 1, 0), GRID, dtype=torch.float64)
+    value = cost[:, -1]
+    for step in range(count - 2, -1, -1):
+        gain = value - cost[:, step]
+        for at, share in ((left[:, step], 1 - part[:, step]), (left[:, step] + 1, part[:, step])):
+            mass[step].index_add_(0, at, weights * share)
+            total[step].index_add_(0, at, weights * share * gain)
+        ahead = torch.arange(step, min(step + window, count - 1))
+        fading = 1 - (ahead - step) / window
+        numerator = near @ (fading.double() @ total[ahead]) + PRIOR * total[ahead].sum()
+        denominator = near @ (fading.double() @ mass[ahead]) + PRIOR * mass[ahead].sum()
+        gains[step] = numerator / denominator
+        now = _interpolated(gains[step], place[:, step] / FINE)
+        value = torch.where(now < 0, value, cost[:, step])
+    table = tuple(tuple(round(each, 6) for each in row) for row in gains.tolist())
+    shown = None if temperatures is None else tuple(round(each, 4) for each in temperatures.tolist())
+    return OptimalStopping(traces.steps, table, shown)
+
+
+def fit_step_thresholds(traces: Traces, waiting: Tensor) -> StepThresholds:
+    """One θ for each step: at each, from the last to the first, the θ with the lowest cost for the rows, weighted as
+    above, of this and the following steps. θ for steps between those of the traces is 1: no row fires there."""
+    confidence = traces.activations.amax(-1)
+    cost = (traces.activations.argmax(-1) != traces.labels[:, None]).double() + waiting
+    count, weights = len(traces.steps), traces.weights
+    window = max(1, round(WINDOW * count))
+    candidates = thresholds_for(traces)
+    value, table = cost[:, -1], torch.zeros(count, len(candidates), dtype=torch.float64)
+    thresholds = [float(candidates[0])] * count  # at the last step every row answers
+    for step in range(count - 2, -1, -1):
+        reached = torch.searchsorted(candidates, confidence[:, step].contiguous(), right=True)  # how many
+        gained = torch.zeros(len(candidates) + 1, dtype=torch.float64)
+        gained.index_add_(0, reached, weights * (cost[:, step] - value))
+        table[step] = gained.flip(0).cumsum(0).flip(0)[1:]  # the cost that answering at each candidate adds
+        ahead = torch.arange(step, min(step + window, count - 1))
+        fading = (1 - (ahead - step) / window).double()
+        best = int((fading @ table[ahead]).argmin())
+        thresholds[step] = float(candidates[best])
+        value = torch.where(confidence[:, step] >= thresholds[step], cost[:, step], value)
+    every = [1.0] * traces.steps[-1]
+    for step, threshold in zip(traces.steps, thresholds, strict=True):
+        every[step - 1] = threshold
+    return StepThresholds(tuple(every))
+
+
+def thresholds_for(traces: Traces) -> Tensor:
+    """Thresholds worth trying, in increasing order: every row reaches the first, hardly any the last."""
+    largest = traces.activations.amax(-1)
+    if float(largest.max()) > 1:  # membranes of a spiking output layer
+        levels = torch.linspace(0, 1, 101, dtype=torch.float64)
+        found = torch.quantile(largest.flatten()[:: 1 + largest.numel() // 10**6], levels)
+        return found[found > 0].unique()
+    lowest = 1 / traces.activations.shape[-1]
+    return torch.cat([torch.linspace(torch.logit(torch.tensor(lowest)), 9, 96).double().sigmoid(), torch.ones(1)])
+
+
+def _interpolated(values: Tensor, place: Tensor) -> Tensor:
+    left = place.long().clamp(max=len(values) - 2)
+    return torch.lerp(values[left], values[left + 1], place - left)
+
+
+def _expanded(temperatures: Tensor | None, traces: Traces) -> Tensor | None:
+    return None if temperatures is None else temperatures.expand(len(traces.labels), -1)

@@ -1,0 +1,275 @@
+"""From a wish to a rule: which rule answers as early as possible, or as well as possible, within what was asked for?
+
+Rules of a kind form a family, from the earliest to the latest: thresholds, or rules fitted to a cost of waiting. Each
+is fitted on four fifths of the held-out rows and tried on the last, five times, so accuracy and steps are those of rows
+that the rule was not fitted to. The member that meets the wish best is fitted again to all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankcode.metrics import cost as cost_at
+from rankcode.network import Network
+from rankcode.rules import Rule, Threshold
+from rankcode.stopping.calibration import fit_temperatures
+from rankcode.stopping.induction import fit_optimal, fit_step_thresholds, thresholds_for
+from rankcode.stopping.traces import Traces, traces_of
+
+Kind = Literal["auto", "threshold", "step-thresholds", "optimal"]
+FOLDS = 5
+COSTS = torch.logspace(1.5, -2.5, 25, dtype=torch.float64).tolist()  # of reading a whole row, where an error costs 1
+MIN_ROWS = 4
+DEFAULT_ALPHA = 0.2
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a rule is asked for, one of the quantities of `tune`."""
+
+    accuracy: float | None = None
+    mean_steps: float | None = None
+    cost_per_step: float | None = None
+    alpha: float | None = None
+    false_alarms_per_hour: float | None = None
+    seconds_per_step: float | None = None
+
+    def __post_init__(self):
+        given = {name: value for name, value in vars(self).items() if value is not None and name != "seconds_per_step"}
+        if len(given) > 1:
+            raise ValueError(f"a wish is one quantity, not {len(given)}: {', '.join(given)}")
+        for name, value in given.items():
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+        if self.accuracy is not None and not 0 < self.accuracy <= 1:
+            raise ValueError(f"accuracy is a share between 0 and 1, such as 0.95, not {self.accuracy!r}")
+        if self.mean_steps is not None and self.mean_steps < 1:
+            raise ValueError(f"mean_steps must be at least 1, the first step, not {self.mean_steps!r}")
+        if self.false_alarms_per_hour is not None and not (self.seconds_per_step or 0) > 0:
+            raise ValueError("false_alarms_per_hour needs seconds_per_step, the duration of one step")
+        if not given:
+            object.__setattr__(self, "alpha", DEFAULT_ALPHA)
+
+    def __str__(self) -> str:
+        name, value = next((n, v) for n, v in vars(self).items() if v is not None and n != "seconds_per_step")
+        return f"{name} {value:g}"
+
+
+class Point(NamedTuple):
+    """Results of a rule on held-out rows that it was not fitted to."""
+
+    accuracy: float
+    mean_steps: float
+    earliness: float
+    fired: float
+    false_alarms: float  # share of rows that fired with a wrong label
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A fitted rule, and what it promises on new data."""
+
+    rule: Rule
+    kind: str
+    wish: Wish
+    expected: Point
+    interval: tuple[float, float]  # of the accuracy, 95 %
+    rows: int
+    reason: str  # why this kind of rule
+    curve: tuple[Point, ...]  # of the family of rules, from the earliest to the latest
+
+    @property
+    def worth(self) -> float:
+        """How well the wish is met; larger is better."""
+        return _worth(self.wish, self.expected)
+
+    def __str__(self) -> str:
+        low, high = (100 * each for each in self.interval)
+        return (
+            f"accuracy {100 * self.expected.accuracy:.1f} % ({low:.1f} to {high:.1f} %, from {self.rows} rows) after "
+            f"{self.expected.mean_steps:.1f} steps, {100 * self.expected.earliness:.0f} % of the length"
+        )
+
+
+def fit_rule(network: Network, data: Any, **wish: Any) -> Rule:
+    """The rule that `tune` finds for a trained network. Use it as any other: `network.rule = rule` keeps and saves it.
+
+    rule = rc.fit_rule(network, data, accuracy=0.95)
+    """
+    return tune(network, data, **wish).rule
+
+
+def tune(
+    network: Network,
+    data: Any,
+    *,
+    accuracy: float | None = None,
+    mean_steps: float | None = None,
+    cost_per_step: float | None = None,
+    alpha: float | None = None,
+    false_alarms_per_hour: float | None = None,
+    seconds_per_step: float | None = None,
+    kind: Kind = "auto",
+    split: str = "validation",
+    progress: bool = False,
+) -> Tuning:
+    """Find the rule for a trained network that meets a wish on held-out data, and what it promises on new data.
+
+    Give one of these; without any, `alpha` is 0.2:
+
+    - `accuracy`: share of right answers, as early as possible.
+    - `mean_steps`: steps read on average, as accurately as possible.
+    - `cost_per_step`: what reading one step costs, where a wrong answer costs 1.
+    - `alpha`: what reading a whole row costs, where a wrong answer costs 1.
+    - `false_alarms_per_hour`: rows that fire wrongly per hour of data; needs `seconds_per_step`.
+
+    `kind`: "threshold" is one θ, "step-thresholds" one for each step, and "optimal" backward induction on calibrated
+    probabilities; by default, θ unless the optimal rule is better. `data` is a task, of which `split` is taken, or
+    (inputs, labels[, lengths]). The data should not have been trained on.
+    """
+    wish = Wish(accuracy, mean_steps, cost_per_step, alpha, false_alarms_per_hour, seconds_per_step)
+    return tune_on(traces_of(network, data, split, progress), wish, kind, network.activation != "membrane")
+
+
+def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", calibrate: bool = True) -> Tuning:
+    """`tune` with traces. `calibrate`: whether an optimal rule fits temperatures first."""
+    if len(traces.labels) < MIN_ROWS:
+        raise ValueError(f"a rule needs at least {MIN_ROWS} held-out rows, not {len(traces.labels)}")
+    kinds = ("threshold", "optimal") if kind == "auto" else (kind,)
+    if not set(kinds) <= set(FITS):
+        raise ValueError(f"kind must be auto, {', '.join(FITS)}, not {kind!r}")
+    found = [_tuned(traces, wish, each, calibrate) for each in kinds]
+    first, last = found[0], found[-1]
+    if len(found) == 1:
+        return first
+    gain = last.worth - first.worth
+    unit = "steps" if wish.accuracy is not None else "points" if wish.mean_steps is not None else "points of cost"
+    shown = f"{gain if unit == 'steps' else 100 * gain:.2f} {unit}"
+    if gain <= 0:
+        return replace(first, reason="one threshold: an optimal stopping rule gains nothing over it here")
+    return replace(last, reason=f"an optimal stopping rule: it gains {shown} over one threshold")
+
+
+def _worth(wish: Wish, point: Point) -> float:
+    """How good a rule that meets the wish is; larger is better."""
+    if wish.mean_steps is not None:
+        return point.accuracy
+    if wish.accuracy is not None or wish.false_alarms_per_hour is not None:
+        return -point.mean_steps
+    if wish.alpha is not None:
+        return -cost_at(point.accuracy, point.earliness, wish.alpha)
+    return -(1 - point.accuracy + (wish.cost_per_step or 0.0) * point.mean_steps)
+
+
+def _tuned(traces: Traces, wish: Wish, kind: str, calibrate: bool) -> Tuning:
+    family = _family(traces, wish, kind, calibrate)
+    right, steps, fired = _cross_fitted(traces, family, 1 if kind == "threshold" else FOLDS)
+    total = traces.weights.sum()
+    curve = tuple(
+        Point(*(float(traces.weights @ column / total) for column in columns))
+        for columns in zip(right, steps, steps / traces.lengths, fired, fired * (1 - right), strict=True)
+    )
+    chosen = _choose(traces, wish, curve)
+    rule = family[chosen](traces)
+    rows = len(traces.labels)
+    interval = wilson(curve[chosen].accuracy, float(traces.weights.sum() ** 2 / traces.weights.square().sum()))
+    return Tuning(rule, kind, wish, curve[chosen], interval, rows, f"{kind}, as asked", curve)
+
+
+Fit = Callable[[Traces], Rule]
+
+
+def _family(traces: Traces, wish: Wish, kind: str, calibrate: bool) -> list[Fit]:
+    """Ways to fit a rule, from the earliest to the latest; one of them if the wish is a cost."""
+    if kind == "threshold":
+        values = thresholds_for(traces).tolist()
+        return [partial(_threshold, value) for value in values]
+    fit = FITS[kind]
+    if wish.alpha is not None:
+        return [partial(fit, wish.alpha, True, calibrate)]
+    length = float(traces.lengths.double().mean())
+    costs = COSTS if wish.cost_per_step is None else [wish.cost_per_step * length]
+    return [partial(fit, each / length, False, calibrate) for each in costs]
+
+
+def _threshold(value: float, traces: Traces) -> Rule:
+    return Threshold(value)
+
+
+def _waiting(traces: Traces, price: float, relative: bool) -> Tensor:
+    reached = traces.reached.double()
+    return price * (reached / traces.lengths[:, None] if relative else reached)
+
+
+def _optimal(price: float, relative: bool, calibrate: bool, traces: Traces) -> Rule:
+    temperatures = fit_temperatures(traces.probabilities, traces.labels, traces.weights) if calibrate else None
+    return fit_optimal(traces, _waiting(traces, price, relative), temperatures)
+
+
+def _step_thresholds(price: float, relative: bool, calibrate: bool, traces: Traces) -> Rule:
+    return fit_step_thresholds(traces, _waiting(traces, price, relative))
+
+
+FITS: dict[str, Any] = {"threshold": _threshold, "step-thresholds": _step_thresholds, "optimal": _optimal}
+
+
+def _cross_fitted(traces: Traces, family: list[Fit], folds: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(right, steps, fired) of every row with every member of a family, each [members, rows], by rules that were not
+    fitted to the row. A threshold is not fitted to any row: one fold is enough."""
+    rows = len(traces.labels)
+    fold = torch.empty(rows, dtype=torch.long)
+    fold[traces.labels.argsort(stable=True)] = torch.arange(rows) % folds
+    right, steps, fired = torch.zeros(3, len(family), rows, dtype=torch.float64)
+    for number in range(min(folds, rows)):
+        own = (fold == number).nonzero().squeeze(1)
+        others, tried = traces.rows((fold != number).nonzero().squeeze(1)), traces.rows(own)
+        for member, fit in enumerate(family):
+            label, read, spike = tried.decide(fit(others))
+            right[member, own] = (label == tried.labels).double()
+            steps[member, own] = read.double()
+            fired[member, own] = spike.double()
+    return right, steps, fired
+
+
+def _choose(traces: Traces, wish: Wish, curve: tuple[Point, ...]) -> int:
+    """The member of a family that meets the wish best; a ValueError says what can be reached if none does."""
+    members = range(len(curve))
+    if wish.accuracy is not None:
+        fitting = [each for each in members if curve[each].accuracy >= wish.accuracy]
+        if not fitting:
+            best = max(members, key=lambda each: (curve[each].accuracy, -curve[each].mean_steps))
+            raise ValueError(
+                f"an accuracy of {wish.accuracy:g} cannot be reached: the most is {curve[best].accuracy:.3f}, after "
+                f"{curve[best].mean_steps:.1f} steps on average"
+            )
+        return min(fitting, key=lambda each: curve[each].mean_steps)
+    if wish.mean_steps is not None:
+        fitting = [each for each in members if curve[each].mean_steps <= wish.mean_steps]
+        if not fitting:
+            least = min(point.mean_steps for point in curve)
+            raise ValueError(f"{wish.mean_steps:g} steps on average cannot be reached: the least is {least:.2f}")
+        return max(fitting, key=lambda each: curve[each].accuracy)
+    if wish.false_alarms_per_hour is not None:
+        hours = float(traces.lengths.sum()) * (wish.seconds_per_step or 0.0) / 3600
+        rates = [point.false_alarms * len(traces.labels) / hours for point in curve]
+        fitting = [each for each in members if rates[each] <= wish.false_alarms_per_hour]
+        if not fitting:
+            raise ValueError(
+                f"{wish.false_alarms_per_hour:g} false alarms an hour cannot be reached: the least is {min(rates):.3g}"
+            )
+        return min(fitting, key=lambda each: curve[each].mean_steps)
+    return max(members, key=lambda each: _worth(wish, curve[each]))
+
+
+def wilson(share: float, rows: float, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share that was measured on so many rows."""
+    centre = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
+    half = z / (1 + z**2 / rows) * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    return max(0.0, centre - half), min(1.0, centre + half)

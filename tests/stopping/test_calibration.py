@@ -1,0 +1,27 @@
+"""Temperatures undo what spoiled probabilities."""
+
+import torch
+
+from rankcode.stopping.calibration import fit_temperatures, reliability
+
+
+def test_a_known_temperature_is_found_step_by_step():
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(6000, 12, 3, dtype=torch.float64)
+    true = torch.distributions.Categorical(logits=logits[:, 0])
+    labels = true.sample()
+    logits = logits[:, :1].expand(-1, 12, -1)
+    spoiled = torch.where(torch.arange(12)[:, None] < 6, logits * 2.5, logits / 2.0)  # too sure, then not sure enough
+    found = fit_temperatures(spoiled.softmax(-1), labels, torch.ones(6000, dtype=torch.float64))
+    torch.testing.assert_close(found[:4], torch.full((4,), 2.5, dtype=torch.float64), rtol=0.12, atol=0)
+    torch.testing.assert_close(found[8:], torch.full((4,), 0.5, dtype=torch.float64), rtol=0.12, atol=0)
+
+
+def test_reliability_of_calibrated_and_of_overconfident_answers():
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(20000, 4)
+    labels = torch.distributions.Categorical(logits=logits).sample()
+    good, bad = reliability(logits.softmax(1), labels), reliability((3 * logits).softmax(1), labels)
+    assert good.error < 0.01 < 0.1 < bad.error
+    assert abs(float(good.share.sum()) - 1) < 1e-9
+    assert (bad.confidence >= bad.accuracy - 0.02).all()
