@@ -17,19 +17,20 @@ ORDER = [
     "data",
     "front_ends",
     "tasks",
-    "cells network",
+    "readouts cells network",
     "engines",
     "checks",
     "objectives inference metrics",
     "plots",
+    "stopping",
     "saving",
     "training",
-    "prediction",
+    "prediction estimator",
     "bench experiments",
     "cli __main__",
 ]
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}
-MAY_NEED_EXTRAS = {"plots", "bench", "experiments"}
+MAY_NEED_EXTRAS = {"estimator", "plots", "bench", "experiments"}
 CORE = {"rankcode", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
 EXTRAS = ["matplotlib", "sklearn", "tensorboard", "soundfile", "soxr", "triton"]
 
@@ -158,8 +159,9 @@ print([name for name in {EXTRAS} if name in sys.modules])
 
 def test_the_public_names():
     """Every public name is there, and nothing that is not meant to be."""
-    names = """AtEnd AtSpike Audio BadData Batch Curve Decision EveryStep FireAt History LogMel Network Never Objective
-    Patience Prediction Report Rule StepThresholds Switch Threshold Trace Training UntilSpike cells data decide engines
-    evaluate fit load predict save tasks trace tradeoff"""
+    names = """AtEnd AtSpike Audio BadData Batch Curve Decision EarlyClassifier EveryStep FireAt History
+    LogMel Network Never Objective OptimalStopping Patience Prediction Report Rule StepThresholds Switch
+    Threshold Trace Training Tuning UntilSpike cells data decide engines evaluate fit fit_rule load predict
+    save tasks trace tradeoff tune"""
     assert sorted(rankcode.__all__) == names.split()
     assert all(hasattr(rankcode, name) for name in names.split())

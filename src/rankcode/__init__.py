@@ -7,15 +7,17 @@ if TYPE_CHECKING:
     from rankcode import cells, data, engines, tasks
     from rankcode.data import BadData, Batch
     from rankcode.decision import Decision
+    from rankcode.estimator import EarlyClassifier
     from rankcode.front_ends.audio import Audio, LogMel
     from rankcode.inference import Trace, decide, trace
     from rankcode.metrics import Curve, Report, evaluate, tradeoff
     from rankcode.network import Network
     from rankcode.objectives import AtEnd, AtSpike, EveryStep, Objective, Switch, UntilSpike
     from rankcode.prediction import Prediction, predict
-    from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
+    from rankcode.rules import FireAt, Never, OptimalStopping, Patience, Rule, StepThresholds, Threshold
     from rankcode.saving.model_file import save
     from rankcode.saving.run_folder import load
+    from rankcode.stopping import Tuning, fit_rule, tune
     from rankcode.training import History, Training, fit
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Batch",
     "Curve",
     "Decision",
+    "EarlyClassifier",
     "EveryStep",
     "FireAt",
     "History",
@@ -33,6 +36,7 @@ __all__ = [
     "Network",
     "Never",
     "Objective",
+    "OptimalStopping",
     "Patience",
     "Prediction",
     "Report",
@@ -42,6 +46,7 @@ __all__ = [
     "Threshold",
     "Trace",
     "Training",
+    "Tuning",
     "UntilSpike",
     "cells",
     "data",
@@ -49,18 +54,20 @@ __all__ = [
     "engines",
     "evaluate",
     "fit",
+    "fit_rule",
     "load",
     "predict",
     "save",
     "tasks",
     "trace",
     "tradeoff",
+    "tune",
 ]
 
 
-# Modules in which a public name is looked for.
+# Modules in which a public name is looked for; the last needs scikit-learn.
 _HOMES = """data decision front_ends.audio inference metrics network objectives prediction rules saving.model_file
-saving.run_folder training"""
+saving.run_folder stopping training estimator"""
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 EXTRAS = {  # the extra that installs a module
     "matplotlib": "plots",
-    "sklearn": "data",
+    "sklearn": "sklearn",
     "soundfile": "audio",
     "soxr": "audio",
     "tensorboard": "tensorboard",

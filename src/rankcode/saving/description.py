@@ -29,7 +29,8 @@ from rankcode.checks import check_features
 from rankcode.front_ends import FRONT_ENDS, LogMel
 from rankcode.network import Activation, Network
 from rankcode.objectives import Objective, Switch
-from rankcode.rules import FireAt, Never, Patience, Rule, StepThresholds, Threshold
+from rankcode.readouts import CheckpointReadout
+from rankcode.rules import FireAt, Never, OptimalStopping, Patience, Rule, StepThresholds, Threshold
 from rankcode.tasks import TASKS, OwnData
 
 T = TypeVar("T")
@@ -64,12 +65,13 @@ def _by_name(*kinds: Any) -> dict[str, Any]:
     return {kind.__name__: kind for kind in kinds}
 
 
-RULES = _by_name(Threshold, StepThresholds, FireAt, Never, Patience)
+RULES = _by_name(Threshold, StepThresholds, OptimalStopping, FireAt, Never, Patience)
 OBJECTIVES = _by_name(*objectives.OBJECTIVES)
 SCHEDULES = _by_name(Switch)
 TASK_KINDS = _by_name(*TASKS.values(), OwnData)
 MODULES = _by_name(
     *(cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses, cells.Stack),
+    *(cells.RandomKernels, CheckpointReadout),
     *(nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Dropout),
 )
 # The type of a setting → the types that JSON may have there.
@@ -127,8 +129,8 @@ def _settings_of(part: Any) -> dict[str, Any]:
         return {"parts": list(part.cells if isinstance(part, cells.Stack) else part)}
     if type(part) in SETTINGS:
         return {name: getattr(part, name) for name in SETTINGS[type(part)]}
-    if type(part) in BUILT_IN and isinstance(part, nn.Module) and hasattr(part, "initial_state"):
-        # A cell keeps the arguments it was made with.
+    if type(part) in BUILT_IN and isinstance(part, nn.Module) and type(part).__module__.startswith("rankcode."):
+        # Our modules keep the arguments they were made with.
         return {name: getattr(part, name) for name in inspect.signature(type(part)).parameters}
     if isinstance(part, nn.Module):
         return {}

@@ -22,7 +22,7 @@ def _load() -> tuple[np.ndarray, np.ndarray]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError("temporal digits need scikit-learn: pip install 'rankcode[data]'") from error
+        raise ImportError("temporal digits need scikit-learn: pip install 'rankcode[sklearn]'") from error
     images, labels = map(np.asarray, load_digits(return_X_y=True))
     return images.astype(np.uint8), labels  # [rows, 64], [rows]
 

@@ -1,0 +1,210 @@
+"""`EarlyClassifier`: scikit-learn's contract around networks that learn when to answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+except ImportError:
+    raise ImportError("EarlyClassifier needs scikit-learn: pip install 'rankcode[sklearn]'") from None
+from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from rankcode.decision import Decision
+from rankcode.inference import decide
+from rankcode.metrics import Curve, tradeoff
+from rankcode.rules import Never
+from rankcode.saving.model_file import save
+from rankcode.saving.run_folder import load
+from rankcode.stopping import Wish
+from rankcode.training.series_model import LabelledSeries, ModelName, fit_series
+
+
+class EarlyClassifier(ClassifierMixin, BaseEstimator):
+    """Classifies series, and answers each as early as it can.
+
+    Give one of `accuracy`, `mean_steps`, `cost_per_step` and `alpha`, or none of them for `alpha=0.2`.
+
+    Parameters
+    ----------
+    accuracy : float, share of right answers that is wanted, as early as possible
+    mean_steps : float, steps that may be read on average, as accurately as possible
+    cost_per_step : float, what reading one step costs, where a wrong answer costs 1
+    alpha : float, what reading a whole row costs, where a wrong answer costs 1
+    model : "auto", "kernels" (random kernels and ridge regression, for small sets) or "recurrent" (a GRU)
+    class_weight : dict, "balanced" or None
+    channels_first : bool, True if arrays are [rows, channels, steps], as in aeon, instead of [rows, steps, channels]
+    random_state : int, RandomState or None
+    verbose : bool, show progress
+
+    Attributes
+    ----------
+    classes_ : the labels
+    network_ : the fitted `rankcode.Network`, with its front end and its rule
+    model_ : "kernels" or "recurrent"
+    tuning_ : what the rule promises on new data: accuracy with an interval, steps, and the whole curve
+    baseline_ : accuracies of the majority class and of the nearest neighbour on the training rows
+    """
+
+    def __init__(
+        self,
+        *,
+        accuracy: float | None = None,
+        mean_steps: float | None = None,
+        cost_per_step: float | None = None,
+        alpha: float | None = None,
+        model: ModelName = "auto",
+        class_weight: dict | str | None = None,
+        channels_first: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.accuracy = accuracy
+        self.mean_steps = mean_steps
+        self.cost_per_step = cost_per_step
+        self.alpha = alpha
+        self.model: Any = model
+        self.class_weight = class_weight
+        self.channels_first = channels_first
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, validation: Any = None) -> EarlyClassifier:
+        """Fit to series X: [rows, steps], [rows, steps, channels], or a list of arrays of unequal length.
+
+        `validation=(X, y)`: rows to fit the rule to, instead of left-out predictions for the training rows.
+        """
+        wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha)
+        values, lengths, y = self._series(X, y, reset=True)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        weights = _check_sample_weight(sample_weight, labels, dtype=np.float64, ensure_non_negative=True)
+        weighting: Any = self.class_weight
+        if weighting is not None:
+            weights = weights * compute_class_weight(weighting, classes=self.classes_, y=y)[labels]
+        if not (weights > 0).any():
+            raise ValueError("all sample weights are 0")
+        used = torch.from_numpy(np.flatnonzero(weights > 0))
+        present = np.unique(labels[used])
+        if len(present) < 2:
+            raise ValueError(
+                f"the data has only one class, {self.classes_[present][0]!r}: there is nothing to tell apart"
+            )
+        self.classes_, labels = self.classes_[present], np.searchsorted(present, labels)
+        train = LabelledSeries(values, lengths, torch.from_numpy(labels).long()).rows(used)
+        held = None
+        if validation is not None:
+            held_values, held_lengths, held_y = self._series(*validation, reset=False)
+            number = {label: place for place, label in enumerate(self.classes_.tolist())}
+            if unknown := [label for label in held_y.tolist() if label not in number]:
+                raise ValueError(f"the label {unknown[0]!r} of the validation data is not in the training data")
+            held = LabelledSeries(held_values, held_lengths, torch.tensor([number[each] for each in held_y.tolist()]))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        names = tuple(str(each) for each in self.classes_)
+        found = fit_series(train, names, wish, self.model, torch.from_numpy(weights)[used], held, seed, self.verbose)
+        self.network_, self.tuning_, self.model_ = found.network, found.tuning, found.model
+        self.baseline_ = {"majority": found.majority, "nearest neighbour": found.nearest_neighbour}
+        return self
+
+    def decide(self, X: Any) -> Decision:
+        """For each row: the number of its label in `classes_`, the steps read, whether it fired, all probabilities."""
+        check_is_fitted(self)
+        values, lengths, _ = self._series(X, None, reset=False)
+        return self._decide(values, lengths, None)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of each row, as early as the rule allows."""
+        return self.predict_early(X)[0]
+
+    def predict_early(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The label of each row, and how many steps were read for it."""
+        decision = self.decide(X)
+        return self.classes_[decision.label.numpy()], decision.steps.numpy()
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class at the answer, [rows, classes]."""
+        return self.decide(X).probabilities.double().numpy()
+
+    def predict_full(self, X: Any) -> np.ndarray:
+        """The label of each row after its last step."""
+        check_is_fitted(self)
+        values, lengths, _ = self._series(X, None, reset=False)
+        return self.classes_[self._decide(values, lengths, Never()).label.numpy()]
+
+    def tradeoff(self, X: Any, y: Any) -> Curve:
+        """Accuracy against steps read, a point for each threshold on the largest probability."""
+        check_is_fitted(self)
+        values, lengths, y = self._series(X, y, reset=False)
+        labels = torch.from_numpy(np.searchsorted(self.classes_, y))
+        return tradeoff(self.network_, (self._inputs(values), labels, lengths))
+
+    def save(self, path: str | Path) -> None:
+        """Write the network, its rule and its labels to a .safetensors file, which `rankcode predict` reads as well."""
+        check_is_fitted(self)
+        save(self.network_, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> EarlyClassifier:
+        """A classifier from a file. Labels are those of the file, as text."""
+        loaded = cls()
+        loaded.network_ = load(path)
+        loaded.classes_ = np.array(loaded.network_.label_names)
+        loaded.channels_ = loaded.network_.cell.input_size
+        return loaded
+
+    def _decide(self, values: torch.Tensor, lengths: torch.Tensor, rule: Any) -> Decision:
+        return decide(self.network_, self._inputs(values), lengths, rule)
+
+    def _inputs(self, values: torch.Tensor) -> torch.Tensor:
+        front_end: Any = self.network_.front_end
+        return front_end(values)[0].float()
+
+    def _series(self, X: Any, y: Any, reset: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """X as [rows, steps, channels], padded, the lengths, and y as an array."""
+        if isinstance(X, list | tuple) and any(np.ndim(row) == 2 or len(row) != len(X[0]) for row in X if np.ndim(row)):
+            return self._rows(X, y, reset)
+        checks: dict[str, Any] = {"X": X, "dtype": "numeric", "allow_nd": True, "reset": reset}
+        if y is None:
+            X = validate_data(self, **checks)
+        else:
+            X, y = validate_data(self, y=y, **checks)
+        values = torch.tensor(X, dtype=torch.float64)
+        if values.dim() == 2:
+            values = values[:, :, None]
+        elif values.dim() != 3:
+            raise ValueError(f"X must have shape [rows, steps] or [rows, steps, channels], not {list(values.shape)}")
+        elif self.channels_first:
+            values = values.transpose(1, 2).contiguous()
+        self._check_channels(values.shape[2], reset)
+        return values, torch.full((len(values),), values.shape[1]), y
+
+    def _rows(self, X: Any, y: Any, reset: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """A list of rows of unequal length, each [steps] or [steps, channels]."""
+        rows = []
+        for number, row in enumerate(X):
+            row = np.asarray(row, dtype=np.float64)
+            row = row[:, None] if row.ndim == 1 else row.T if self.channels_first else row
+            if row.ndim != 2 or len(row) == 0 or not np.isfinite(row).all():
+                raise ValueError(f"row {number} of X must be [steps] or [steps, channels] of finite numbers")
+            rows.append(torch.from_numpy(np.ascontiguousarray(row)))
+        if len({row.shape[1] for row in rows}) > 1:
+            raise ValueError("the rows of X have different numbers of channels")
+        self._check_channels(rows[0].shape[1], reset)
+        if y is not None and len(y := np.asarray(y)) != len(rows):
+            raise ValueError(f"X has {len(rows)} rows and y {len(y)} labels")
+        if reset:
+            self.n_features_in_ = rows[0].shape[1]
+        lengths = torch.tensor([len(row) for row in rows])
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths, y
+
+    def _check_channels(self, channels: int, reset: bool) -> None:
+        if reset:
+            self.channels_ = channels
+        elif channels != self.channels_:
+            raise ValueError(f"X has {channels} channels, and the classifier was fitted to {self.channels_}")

@@ -1,0 +1,170 @@
+"""The model for a set of labelled series: which network, fitted how, and when it answers.
+
+`rankcode train FILE` and `rankcode.EarlyClassifier` both come here, so they give the same model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankcode.front_ends import Standardise
+from rankcode.network import Network
+from rankcode.objectives import UntilSpike
+from rankcode.stopping import Tuning, Wish, tune_on
+from rankcode.stopping.traces import Traces, traces_of
+from rankcode.training.config import Training
+from rankcode.training.kernels import fit_kernels
+from rankcode.training.loop import fit
+from rankcode.training.recipes import recipe
+from rankcode.training.standard_network import standard_network
+
+ModelName = Literal["auto", "kernels", "recurrent"]
+MANY_ROWS = 2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs)
+VALIDATION_SHARE = 0.2
+MAX_NEIGHBOURS = 1000  # rows that the nearest-neighbour baseline compares
+
+
+class LabelledSeries(NamedTuple):
+    """Series [rows, steps, channels], padded, with their lengths and labels 0…classes − 1."""
+
+    values: Tensor
+    lengths: Tensor
+    labels: Tensor
+
+    def rows(self, index: Tensor) -> LabelledSeries:
+        return LabelledSeries(*(part[index] for part in self))
+
+
+@dataclass(frozen=True)
+class SeriesModel:
+    """A network with its front end and rule, what the rule promises, and simple classifiers on the same rows."""
+
+    network: Network
+    tuning: Tuning
+    model: Literal["kernels", "recurrent"]
+    majority: float  # share of the most frequent class
+    nearest_neighbour: float  # accuracy of the class of the nearest other row, whole rows compared
+
+
+def fit_series(
+    train: LabelledSeries,
+    names: tuple[str, ...],
+    wish: Wish,
+    model: ModelName = "auto",
+    weights: Tensor | None = None,
+    validation: LabelledSeries | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> SeriesModel:
+    """Fit a network and its rule. Without `validation`, kernels use left-out predictions and a recurrent network sets a
+    fifth of the rows aside."""
+    if model not in ("auto", "kernels", "recurrent"):
+        raise ValueError(f"model must be auto, kernels or recurrent, not {model!r}")
+    if len(names) < 2:
+        raise ValueError("the data has only one class: there is nothing to tell apart")
+    weights = torch.ones(len(train.labels), dtype=torch.float64) if weights is None else weights.double()
+    counts = torch.bincount(train.labels, weights.clamp(min=1), minlength=len(names))
+    if float(counts.min()) < 2:
+        raise ValueError(f"class {names[int(counts.argmin())]!r} has a single row: every class needs at least two")
+    train, weights = merged(train, weights)
+    front_end = weighted_standardise(train, weights)
+    ready = train._replace(values=front_end(train.values)[0].float())
+    held = None if validation is None else validation._replace(values=front_end(validation.values)[0].float())
+
+    def kernels(rows: LabelledSeries, own: Tensor, held: LabelledSeries | None) -> tuple[Network, Tuning]:
+        found = fit_kernels(*rows, len(names), own, seed, progress=progress)
+        traces = Traces(found.left_out, found.left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
+        if held is not None:
+            traces = traces_of(found.network, (held.values, held.labels, held.lengths))
+        return found.network, tune_on(traces, wish, "optimal", calibrate=held is not None)
+
+    def recurrent(rows: LabelledSeries, held: LabelledSeries) -> tuple[Network, Tuning]:
+        if bool((weights != weights[0]).any()):
+            raise ValueError("weights of rows and classes need model='kernels'")
+        settings = recipe("default", len(rows.labels))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = standard_network(_Shape(rows, len(names)), settings.cell, settings.hidden_size)
+        training = Training(seed=seed, progress=progress)
+        fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(held))
+        return network, tune_on(traces_of(network, _arrays(held)), wish)
+
+    if model == "kernels" or (model == "auto" and len(train.labels) < MANY_ROWS):
+        chosen, (network, tuning) = "kernels", kernels(ready, weights, held)
+    else:
+        if held is None:
+            apart = _set_aside(train.labels, seed)
+            part, own, tried = ready.rows(~apart), weights[~apart], ready.rows(apart)
+        else:
+            part, own, tried = ready, weights, held
+        chosen, (network, tuning) = "recurrent", recurrent(part, tried)
+        if model == "auto":
+            other = kernels(part, own, tried)
+            if other[1].worth >= tuning.worth:
+                chosen, (network, tuning) = "kernels", kernels(ready, weights, held) if held is None else other
+    network.front_end, network.label_names, network.rule = front_end, names, tuning.rule
+    majority = float((torch.bincount(ready.labels, weights).max() / weights.sum()).item())
+    return SeriesModel(network, tuning, chosen, majority, nearest_neighbour(ready))
+
+
+def merged(series: LabelledSeries, weights: Tensor) -> tuple[LabelledSeries, Tensor]:
+    """Rows that are the same in everything as one row with the sum of their weights: one of them would say too much
+    about another that is left out."""
+    real = (torch.arange(series.values.shape[1]) < series.lengths[:, None])[:, :, None]
+    flat = series.values.where(real, 0.0).flatten(1).double()
+    keys = torch.cat([series.labels[:, None], series.lengths[:, None], flat], 1).numpy()
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    total = torch.bincount(torch.from_numpy(group.reshape(-1)), weights)
+    return series.rows(torch.from_numpy(first)), total
+
+
+def weighted_standardise(series: LabelledSeries, weights: Tensor) -> Standardise:
+    """Standardises with the mean and standard deviation of all steps of all rows, a row of weight 2 like two rows."""
+    real = (torch.arange(series.values.shape[1]) < series.lengths[:, None])[:, :, None]
+    values = series.values.double().where(real, 0.0)
+    count = (weights * series.lengths).sum()
+    mean = (values.sum(1) * weights[:, None]).sum(0) / count
+    squares = ((values - mean).square() * real).sum(1)
+    std = ((squares * weights[:, None]).sum(0) / count).sqrt()
+    std = torch.where(std > 1e-12 * (1 + mean.abs()), std, 1.0)
+    return Standardise(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def nearest_neighbour(series: LabelledSeries) -> float:
+    """The accuracy of answering with the class of the nearest other row, by Euclidean distance."""
+    index = torch.linspace(0, len(series.labels) - 1, min(len(series.labels), MAX_NEIGHBOURS)).long()
+    rows = series.rows(index)
+    real = (torch.arange(rows.values.shape[1]) < rows.lengths[:, None])[:, :, None]
+    flat = rows.values.where(real, 0.0).flatten(1)
+    distance = torch.cdist(flat, flat).fill_diagonal_(torch.inf)
+    return float((rows.labels[distance.argmin(1)] == rows.labels).double().mean())
+
+
+class _Shape:
+    """What `standard_network` asks of a task."""
+
+    name = "series"
+
+    def __init__(self, rows: LabelledSeries, num_classes: int):
+        self.input_shape, self.num_classes = (rows.values.shape[2],), num_classes
+
+
+def _arrays(series: LabelledSeries) -> tuple[Tensor, Tensor, Tensor]:
+    return series.values, series.labels, series.lengths
+
+
+def _set_aside(labels: Tensor, seed: int) -> Tensor:
+    """True for a fifth of the rows of each class, at least one and never all."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    one_hot = F.one_hot(labels[order])
+    rank = (one_hot.cumsum(0) * one_hot).sum(1) - 1
+    count = one_hot.sum(0)[labels[order]]
+    apart = torch.zeros(len(labels), dtype=torch.bool)
+    apart[order] = rank < (count * VALIDATION_SHARE).round().clamp(min=1)
+    return apart

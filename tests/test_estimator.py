@@ -1,0 +1,148 @@
+"""EarlyClassifier keeps scikit-learn's contract, and answers early."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import rankcode as rc
+
+
+def series(rows=40, steps=50, seed=0, channels=None):
+    """Two classes that differ from a third of the length on."""
+    random = np.random.default_rng(seed)
+    y = np.arange(rows) % 2
+    t = np.arange(steps)
+    x = np.sin(t / 4 * (1 + y[:, None] * (t > steps // 3)) + random.uniform(0, 6, (rows, 1)))
+    x = x + 0.2 * random.standard_normal((rows, steps))
+    if channels is not None:
+        x = np.stack([x] + [random.standard_normal((rows, steps)) for _ in range(channels - 1)], 2)
+    return x, np.where(y == 0, "slow", "fast")
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = series()
+    return rc.EarlyClassifier(random_state=0).fit(x, y)
+
+
+CHECKS = {check.func.__name__: check for _, check in estimator_checks_generator(rc.EarlyClassifier())}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_contract_of_scikit_learn(name):
+    CHECKS[name](rc.EarlyClassifier())
+
+
+def test_it_answers_early_and_right(fitted):
+    x, y = series(100, seed=1)
+    labels, steps = fitted.predict_early(x)
+    assert (labels == y).mean() > 0.95 and steps.mean() < 40
+    assert fitted.score(x, y) == (labels == y).mean()
+    assert (fitted.predict_full(x) == y).mean() > 0.95
+    decision = fitted.decide(x)
+    assert (fitted.classes_[decision.label.numpy()] == labels).all()
+    np.testing.assert_allclose(fitted.predict_proba(x).sum(1), 1)
+    assert fitted.model_ == "kernels" and fitted.baseline_["majority"] == 0.5
+    low, high = fitted.tuning_.interval
+    assert low <= (labels == y).mean() <= high
+    curve = fitted.tradeoff(x, y)
+    assert curve.accuracy[-1] > 0.95 and curve.mean_steps[0] < curve.mean_steps[-1]
+
+
+def test_wishes():
+    x, y = series()
+    eager = rc.EarlyClassifier(alpha=3.0, random_state=0).fit(x, y)
+    exact = rc.EarlyClassifier(accuracy=0.95, random_state=0).fit(x, y)
+    assert eager.tuning_.expected.mean_steps < exact.tuning_.expected.mean_steps
+    assert exact.tuning_.expected.accuracy >= 0.95
+    assert rc.EarlyClassifier(mean_steps=12, random_state=0).fit(x, y).tuning_.expected.mean_steps <= 12
+
+
+def test_unequal_lengths_and_channels():
+    x, y = series(channels=2)
+    rows = [row[: 30 + number % 21] for number, row in enumerate(x)]
+    classifier = rc.EarlyClassifier(random_state=0).fit(rows, y)
+    labels, steps = classifier.predict_early(rows)
+    assert (labels == y).mean() > 0.9 and (steps <= [len(row) for row in rows]).all()
+    assert classifier.predict([row[:7] for row in rows]).shape == (40,)
+    whole = rc.EarlyClassifier(random_state=0).fit(x, y)
+    aeon = rc.EarlyClassifier(channels_first=True, random_state=0).fit(x.transpose(0, 2, 1), y)
+    np.testing.assert_array_equal(whole.predict_proba(x), aeon.predict_proba(x.transpose(0, 2, 1)))
+
+
+def test_saved_and_loaded(fitted, tmp_path):
+    x, _ = series(20, seed=2)
+    fitted.save(tmp_path / "model.safetensors")
+    loaded = rc.EarlyClassifier.load(tmp_path / "model.safetensors")
+    for one, other in zip(fitted.predict_early(x), loaded.predict_early(x), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(x), fitted.predict_proba(x))
+    predicted = rc.predict(rc.load(tmp_path / "model.safetensors"), x)
+    assert [each.label for each in predicted] == fitted.predict(x).tolist()
+
+
+def test_inside_scikit_learn():
+    x, y = series(30)
+    pipeline = make_pipeline(FunctionTransformer(lambda part: part * 2), rc.EarlyClassifier(random_state=0))
+    assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
+    search = GridSearchCV(rc.EarlyClassifier(random_state=0), {"alpha": [0.1, 1.0]}, cv=2).fit(x, y)
+    assert search.best_params_["alpha"] in (0.1, 1.0)
+    assert clone(rc.EarlyClassifier(accuracy=0.9)).accuracy == 0.9
+
+
+def test_weights_of_classes_and_validation_data():
+    x, y = series(60)
+    few = np.concatenate([np.flatnonzero(y == "slow"), np.flatnonzero(y == "fast")[:4]])
+    noisy = x + np.random.default_rng(0).standard_normal(x.shape)
+    plain = rc.EarlyClassifier(alpha=0.0, random_state=0).fit(noisy[few], y[few])
+    balanced = rc.EarlyClassifier(alpha=0.0, class_weight="balanced", random_state=0).fit(noisy[few], y[few])
+    rare = [each.predict_proba(noisy)[:, 0].mean() for each in (plain, balanced)]
+    assert rare[1] > rare[0]
+    other, labels = series(50, seed=3)
+    tuned = rc.EarlyClassifier(accuracy=0.9, random_state=0).fit(x, y, validation=(other, labels))
+    assert tuned.tuning_.rows == 50
+    with pytest.raises(ValueError, match="'huge' of the validation data"):
+        rc.EarlyClassifier().fit(x, y, validation=(other[:1], ["huge"]))
+
+
+def test_a_recurrent_network_can_be_asked_for():
+    x, y = series(40)
+    classifier = rc.EarlyClassifier(model="recurrent", random_state=0).fit(x[:, :12], y)
+    assert classifier.model_ == "recurrent" and classifier.predict(x[:, :12]).shape == (40,)
+    assert isinstance(classifier.network_.cell, rc.cells.GRU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x, np.full(40, "one")), "only one class"),
+        (lambda x, y: (x, np.array(["once"] + ["often"] * 39)), "'once' has a single row"),
+        (lambda x, y: (np.where(x > 1, np.nan, x), y), "NaN"),
+        (lambda x, y: ([*x[:39], x[39][:0]], y), "row 39 of X"),
+        (lambda x, y: ([x[0][:, None], *[np.zeros((9, 2))] * 39], y), "different numbers of channels"),
+        (lambda x, y: (x, y[:39]), "inconsistent numbers of samples"),
+        (lambda x, y: (np.zeros((4, 3, 2, 2)), y[:4]), "shape"),
+    ],
+)
+def test_bad_input_is_one_clear_error(change, message):
+    with pytest.raises(ValueError, match=message):
+        rc.EarlyClassifier().fit(*change(*series()))
+
+
+def test_two_wishes_at_once_are_an_error():
+    with pytest.raises(ValueError, match="one quantity, not 2"):
+        rc.EarlyClassifier(accuracy=0.9, mean_steps=4).fit(*series())
+
+
+def test_a_constant_channel_is_no_trouble():
+    x, y = series(channels=3)
+    x[:, :, 2] = 7.0
+    assert rc.EarlyClassifier(random_state=0).fit(x, y).score(x, y) > 0.9

@@ -1,0 +1,90 @@
+"""Networks of random kernels: left-out predictions are those of a fit without the row."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rankcode import decide
+from rankcode.rules import Never
+from rankcode.training import kernels
+from rankcode.training.kernels import _Regression, features_at, fit_kernels
+
+
+def problem(rows=24, features=9, classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, features, generator=generator, dtype=torch.float64)
+    labels = torch.randint(classes, (rows,), generator=generator)
+    return x, F.one_hot(labels, classes).double(), torch.rand(rows, generator=generator, dtype=torch.float64) * 2 + 0.5
+
+
+def ridge(x, targets, weights, penalty):
+    """Weighted ridge regression with an intercept, by its normal equations."""
+    mean_x, mean_y = (weights @ part / weights.sum() for part in (x, targets))
+    x, y = x - mean_x, targets - mean_y
+    gram = x.T @ (weights[:, None] * x) + penalty * torch.eye(x.shape[1]).double()
+    solution = torch.linalg.solve(gram, x.T @ (weights[:, None] * y))
+    return solution, mean_y - mean_x @ solution
+
+
+@pytest.mark.parametrize("features", [5, 60])  # fewer features than rows, and more
+def test_left_out_predictions_are_those_of_a_fit_without_the_row(features):
+    x, one_hot, weights = problem(features=features)
+    mean = weights @ one_hot / weights.sum()
+    regression = _Regression(x, one_hot - mean, weights, min_spread=0.0)
+    assert regression.dual == (features == 60)
+    scaled = (x - weights @ x / weights.sum()) / regression.divisor / regression.root_size
+    every = regression.left_out_by_penalty()
+    for number in (0, 4, 10):
+        penalty = float(kernels.PENALTIES[number])
+        left_out, weight, bias = regression.solve(penalty)
+        torch.testing.assert_close(left_out, every[number])
+        solution, intercept = ridge(scaled, one_hot - mean, weights, penalty)
+        torch.testing.assert_close(x @ weight + bias, scaled @ solution + intercept)
+        for row in (0, 7, 23):
+            others = torch.arange(24) != row
+            solution, intercept = ridge(scaled[others], (one_hot - mean)[others], weights[others], penalty)
+            torch.testing.assert_close(left_out[row], scaled[row] @ solution + intercept)
+
+
+def waves(rows=40, steps=60, seed=0):
+    """Two classes of sines that differ from the middle on."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(rows) % 2
+    t = torch.arange(steps) / 6
+    phase = torch.rand(rows, 1, generator=generator) * 6
+    faster = 1 + labels[:, None] * (torch.arange(steps) >= steps // 2)
+    inputs = torch.sin(t * faster + phase) + 0.3 * torch.randn(rows, steps, generator=generator)
+    return inputs[:, :, None], labels
+
+
+def test_it_learns_what_can_be_known_at_each_step_and_knows_how_well():
+    inputs, labels = waves(60)
+    lengths = torch.full((60,), 60)
+    found = fit_kernels(inputs, lengths, labels, 2)
+    assert found.left_out.shape == (60, 40, 2)
+    right = (found.left_out.argmax(2) == labels[:, None]).double().mean(0)
+    assert right[:15].mean() < 0.7 and right[-1] > 0.95
+    new, new_labels = waves(200, seed=1)
+    decision = decide(found.network, new, rule=Never())
+    assert (decision.label == new_labels).double().mean() > 0.95
+    confidence = float(found.left_out[:, 10].amax(1).mean())
+    assert confidence < 0.75  # before the classes differ
+
+
+def test_predictions_at_checkpoints_are_those_of_the_network():
+    inputs, labels = waves(30)
+    lengths = torch.randint(3, 61, (30,), generator=torch.Generator().manual_seed(0))
+    network = fit_kernels(inputs, lengths, labels, 2, num_counts=500).network
+    *_, last = features_at(network.cell, inputs, lengths, network.checkpoints)
+    whole = torch.stack([network.logits(last[row : row + 1], int(lengths[row]))[0] for row in range(30)])
+    torch.testing.assert_close(decide(network, inputs, lengths, Never()).probabilities, whole.detach().softmax(1))
+
+
+def test_the_same_seed_gives_the_same_network_whatever_the_order_of_the_rows():
+    inputs, labels = waves(30)
+    lengths = torch.full((30,), 60)
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(3))
+    one = fit_kernels(inputs, lengths, labels, 2, num_counts=500)
+    other = fit_kernels(inputs[order], lengths, labels[order], 2, num_counts=500)
+    torch.testing.assert_close(one.left_out[order], other.left_out)
+    assert not torch.equal(one.left_out, fit_kernels(inputs, lengths, labels, 2, seed=1, num_counts=500).left_out)
