@@ -146,3 +146,19 @@ def test_a_constant_channel_is_no_trouble():
     x, y = series(channels=3)
     x[:, :, 2] = 7.0
     assert rc.EarlyClassifier(random_state=0).fit(x, y).score(x, y) > 0.9
+
+
+def test_the_picture_of_answers(fitted):
+    pytest.importorskip("matplotlib")
+    x, y = series(6, seed=2)
+    labels, steps = fitted.predict_early(x)
+
+    def titles(figure):
+        found = [" ".join(axes.get_title(loc="left").split()) for axes in figure.axes]
+        return [title for title in found if title]
+
+    said = [f"answered {labels[row]} after {steps[row]} of 50 steps (true: {y[row]})" for row in range(6)]
+    assert titles(fitted.plot(x, y)) == [said[1], said[3], said[0], said[2]]  # two of each class, fast before slow
+    assert titles(fitted.plot(x, y, rows=[5])) == [said[5]]
+    unequal = [row[: 50 - 3 * number] for number, row in enumerate(x)]
+    assert " of 41 steps" in titles(fitted.plot(unequal, rows=[3]))[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from rankcode.saving.model_file import save
 from rankcode.saving.run_folder import load
 from rankcode.stopping import Wish
 from rankcode.training.series_model import LabelledSeries, ModelName, fit_series
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class EarlyClassifier(ClassifierMixin, BaseEstimator):
@@ -143,6 +147,23 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         values, lengths, y = self._series(X, y, reset=False)
         labels = torch.from_numpy(np.searchsorted(self.classes_, y))
         return tradeoff(self.network_, (self._inputs(values), labels, lengths))
+
+    def plot(self, X: Any, y: Any = None, rows: Sequence[int] | None = None) -> Figure:
+        """Draw rows of X, the class probabilities below each, and when and why it was answered.
+
+        `rows` are indices into X, by default one or two for each label of `y` or, without it, for each answer.
+        `classifier.plot(X, y).savefig("answers.png")` writes the picture to a file.
+        """
+        from rankcode.plots.answers import plot_answers, some_of_each
+
+        check_is_fitted(self)
+        values, lengths, y = self._series(X, y, reset=False)
+        chosen = rows
+        if chosen is None:
+            labels = self.classes_[self._decide(values, lengths, None).label.numpy()] if y is None else y
+            chosen = some_of_each(labels.tolist())
+        names = None if y is None else [str(y[row]) for row in chosen]
+        return plot_answers(self.network_, [values[row, : int(lengths[row])] for row in chosen], names)
 
     def save(self, path: str | Path) -> None:
         """Write the network, its rule and its labels to a .safetensors file, which `rankcode predict` reads as well."""

@@ -192,6 +192,10 @@ class Audio(FrontEnd):
         """The frames of a sound file or a waveform at the sample rate of `log_mel`, enough for one step at least."""
         return self.log_mel.read(raw, self.log_mel.shortest(self.context))
 
+    def shown(self, stored: Tensor) -> Tensor:
+        """The frames, each once: without context."""
+        return power_of(stored)
+
     def heard(self, steps: Tensor, sizes: Tensor) -> Tensor:
         log_mel = self.log_mel
         needed = (steps - 1 + 2 * self.context) * log_mel.hop + log_mel.window // 2

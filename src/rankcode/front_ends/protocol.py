@@ -73,6 +73,10 @@ class FrontEnd(Protocol):
         row = row.to(torch.promote_types(row.dtype, torch.float32))
         return StoredRow(row[:, None] if row.dim() == 1 else row, len(row))
 
+    def shown(self, stored: Tensor) -> Tensor:
+        """What a picture of stored rows shows, [rows, length, …]. The last entry is that of the last step."""
+        return self(stored)[0]
+
     def heard(self, steps: Tensor, sizes: Tensor) -> Tensor | None:
         """Milliseconds of recordings of these sizes that answers after so many steps depend on; None: not sound."""
         return None

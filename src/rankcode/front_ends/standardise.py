@@ -91,6 +91,10 @@ class Standardise(FrontEnd):
             raise ValueError("it has an infinite value")
         return row
 
+    def shown(self, stored: Tensor) -> Tensor:
+        """One channel in the user's own units, several on their common scale."""
+        return stored if len(self.mean) == 1 else self(stored)[0]
+
     def _check_channels(self, channels: int) -> None:
         if channels != len(self.mean):
             raise ValueError(f"the series have {channels} values a step, and the network reads {len(self.mean)}")

@@ -5,8 +5,9 @@ try:
 except ImportError:
     raise ImportError("pictures need matplotlib: pip install 'rankcode[plots]'") from None
 
+from rankcode.plots.answers import plot_answers
 from rankcode.plots.examples import plot_examples
 from rankcode.plots.tradeoff import plot_tradeoff
 from rankcode.plots.training import plot_spike_times, plot_training
 
-__all__ = ["plot_examples", "plot_spike_times", "plot_tradeoff", "plot_training"]
+__all__ = ["plot_answers", "plot_examples", "plot_spike_times", "plot_tradeoff", "plot_training"]

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rankcode.metrics import Curve
-from rankcode.plots.style import COLOURS, DARK, plain
+from rankcode.plots.style import COLOURS, DARK, legend_below, plain
 
 MIN_RANGE = 5  # of accuracies in the picture, in %: differences of a few hundredths must not fill it
 # Thresholds that get a label, the most useful first; all of them where none of these is on the curve.
@@ -42,9 +42,7 @@ def plot_tradeoff(
     axes.set_title(title, loc="left", parse_math=False)
     handles = axes.get_lines()
     names = [str(name) for name in (*limits, *curves)]
-    legend = figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=2)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a $ in the name of a folder is only a $
+    legend_below(figure, handles, names)
     plain(axes)
     _label_thresholds(figure, axes, list(curves.values()))
     return figure
