@@ -26,6 +26,9 @@ class FrontEnd(Protocol):
     Data sets store rows in a compact form (log-mel frames, series, images): `read` makes it of one raw row, and
     calling the front end makes inputs of a batch of it, on any device. A subclass needs `reads`, `output_shape` and
     `__call__`; the other methods are those of a front end for arrays of numbers that keeps the length of a row.
+
+    A front end may also have `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not
+    the inputs. The last entry is that of the last step.
     """
 
     file_suffixes: ClassVar[tuple[str, ...]] = ()
@@ -72,10 +75,6 @@ class FrontEnd(Protocol):
             raise ValueError("all of its values are missing (NaN)")
         row = row.to(torch.promote_types(row.dtype, torch.float32))
         return StoredRow(row[:, None] if row.dim() == 1 else row, len(row))
-
-    def shown(self, stored: Tensor) -> Tensor:
-        """What a picture of stored rows shows, [rows, length, …]. The last entry is that of the last step."""
-        return self(stored)[0]
 
     def heard(self, steps: Tensor, sizes: Tensor) -> Tensor | None:
         """Milliseconds of recordings of these sizes that answers after so many steps depend on; None: not sound."""

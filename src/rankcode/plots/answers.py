@@ -87,7 +87,8 @@ def _draw_row(above: Axes, below: Axes, network: Network, row: Tensor, rule: Rul
     activations, probabilities = (part.double().cpu() for part in network.activate(result.logits[order]))
     compared = activations if hasattr(rule, "table") else probabilities
 
-    series = (row if network.front_end is None else network.front_end.shown(stored)[0]).cpu().flatten(1)
+    shown = getattr(network.front_end, "shown", None)
+    series = (inputs if shown is None else shown(stored))[0].cpu().flatten(1)
     first = length - len(series) + 1  # a step of sound also depends on frames before it
     _draw_series(above, series, first)
     names = network.label_names or [str(each) for each in range(network.num_classes)]
