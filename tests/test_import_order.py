@@ -32,7 +32,7 @@ ORDER = [
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}
 MAY_NEED_EXTRAS = {"estimator", "plots", "bench", "experiments"}
 CORE = {"rankcode", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
-EXTRAS = ["matplotlib", "sklearn", "tensorboard", "soundfile", "soxr", "triton"]
+EXTRAS = ["matplotlib", "sklearn", "tensorboard", "soundfile", "soxr", "pyarrow", "triton"]
 
 
 def imports_of(path):

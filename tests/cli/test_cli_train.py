@@ -33,6 +33,7 @@ def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
         "context": 10,
         "skip_bad": False,
         "layout": "auto",
+        "label": None,
         "fingerprint": written["task"]["fingerprint"],
     }
     assert written["network"]["label_names"] == ["high", "low"]

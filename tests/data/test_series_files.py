@@ -84,7 +84,7 @@ def test_no_such_file(tmp_path):
     says(tmp_path / "nowhere" / "none.npz", "No such file")
     written(tmp_path / "a_TRAIN.tsv", "1\t2\n")
     says(tmp_path / "a_TEST.tsv", "No such file")
-    says(written(tmp_path / "a.csv", "1,2\n"), ".tsv")
+    says(written(tmp_path / "a.txt", "1,2\n"), ".tsv")
 
 
 def filled(folder, *names):
@@ -180,7 +180,7 @@ def test_channels_must_agree_between_splits(tmp_path):
 
 
 def test_is_series(tmp_path):
-    folder = filled(tmp_path / "folder", "a.txt", "b.csv")
+    folder = filled(tmp_path / "folder", "a.txt", "b.xls")
     (folder / "one" / "c.tsv").mkdir(parents=True)
     assert not is_series(folder) and not is_series(folder / "a.txt") and not is_series(tmp_path / "none")
     assert is_series(tmp_path / "none.ARFF"), "by name only"

@@ -327,6 +327,7 @@ def test_a_run_describes_its_data_and_is_not_resumed_when_it_has_changed(tmp_pat
     task = OwnData(path, fingerprint=written["task"]["fingerprint"])
     assert written["task"] == {"kind": "OwnData", **vars(task)} and RunFolder(tmp_path / "run").task() == task
     scale = {"mean": list(task.front_end.mean), "std": list(task.front_end.std)}
+    scale |= {"label_column": None, "channel_names": []}  # of tables alone
     assert written["network"]["front_end"] == {"kind": "Standardise", **scale}
     assert written["network"]["label_names"] == ["high", "low"]
     two_levels(tmp_path / "data.npz", rows=40)

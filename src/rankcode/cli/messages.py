@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 EXTRAS = {  # the extra that installs a module
     "matplotlib": "plots",
+    "pyarrow": "parquet",
     "sklearn": "sklearn",
     "soundfile": "audio",
     "soxr": "audio",

@@ -26,7 +26,7 @@ class Predict:
     model: str
     """Folder of a run, or a model file."""
     files: tuple[str, ...]
-    """Sound files, folders of them, or .npz, .ts, .tsv and .arff files, as the network was trained on."""
+    """Sound files, folders of them, or files of series (.csv, .parquet, .npz, .npy, .ts, .tsv, .arff)."""
     _: KW_ONLY
     threshold: float | None = None
     """θ to answer at. Default: that of the training; 0.95 where it had none."""

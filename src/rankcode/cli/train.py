@@ -77,13 +77,14 @@ class Train:
     """Train a network on a task, or on your own data, and keep the run in a folder.
 
     Tasks: spotting, two-sequence, temporal-digits, temporal-mnist, speech-commands.
-    Your own data: a .npz, .ts, .tsv or .arff file, or a folder with a folder of sound
-    files for each class.
+    Your own data: a .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, or a folder with
+    a folder of sound files for each class.
 
     For example:
 
         rankcode train two-sequence
         rankcode train gestures.npz --epochs 200 --hidden-size 64
+        rankcode train heartbeats.csv --label diagnosis
         rankcode train sounds/ --augment --beta 0.2 --folder runs/sounds
     """
 
@@ -122,6 +123,9 @@ class Train:
     layout: Annotated[Layout | None, Parameter(group=DATA)] = None
     """Layout of an array X with three dimensions in your data: steps-first is [rows, steps, channels], channels-first
     is [rows, channels, steps]."""
+    label: Annotated[str | None, Parameter(group=DATA)] = None
+    """Column of labels in a .csv or .parquet file. Default: one called label, class, target or y, else the first or
+    last column if its values look like labels; the choice is printed."""
     num_layers: Annotated[int, Parameter(group=NETWORK)] = 1
     """Layers of an lstm or gru."""
     readout_layer_size: Annotated[int | None, Parameter(group=NETWORK)] = None
@@ -140,7 +144,7 @@ class Train:
             rule = Threshold((1.0 if spiking else 0.95) if self.threshold is None else self.threshold)
         if rule.threshold > 1 and not spiking:
             raise UsageError(f"--threshold {rule.threshold:g} is outside (0, 1], the range of probabilities")
-        names = ("data", "validation_share", "test_share", "split_seed", "layout")
+        names = ("data", "validation_share", "test_share", "split_seed", "layout", "label")
         options = {name: getattr(self, name) for name in names}
         task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
         chosen = recipe(self.recipe, getattr(task.train, "size", None))

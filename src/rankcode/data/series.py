@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,13 +21,33 @@ SUSPICIOUS = 5  # times as many values as steps: more likely [rows, channels, st
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The names of the columns that a table was read from; `str` says them in one line."""
+
+    label: str | None  # None: it has no labels
+    guessed: bool  # the label column was not named by the user
+    id: str | None = None  # of long form; None: wide form
+    time: str | None = None  # of long form
+    values: tuple[str, ...] = ()  # the channels of long form
+
+    def __str__(self) -> str:
+        form = "wide form, a row for each series"
+        if self.time is not None:
+            values = ", ".join(map(repr, self.values[:8])) + ", …" * (len(self.values) > 8)
+            form = f"long form with id {self.id!r}, time {self.time!r} and values {values}"
+        label = "without labels" if self.label is None else f"label column {short(repr(self.label))}"
+        return f"{form}; {label}{' (guessed)' * (self.guessed and self.label is not None)}"
+
+
+@dataclass(frozen=True)
 class Series:
     """The rows of one split, one after the other without padding."""
 
     values: np.ndarray  # [steps of all rows, channels], float32 or float64; NaN: missing
     lengths: np.ndarray  # [rows], steps
     labels: list[str]  # the user's own names of the classes
-    places: list[int]  # the number of each row in its file, from 1 on
+    places: list[str]  # where each row is in its file: "row 3", or "id a7"
+    columns: Columns | None = None  # of the table that the rows were read from
 
     def rows(self) -> list[np.ndarray]:
         """Each row [steps, channels]."""
@@ -41,6 +61,8 @@ class Options(NamedTuple):
     labelled: bool = True  # rows without labels are an error
     layout: Layout = "auto"  # of an array with three dimensions
     channels: int | None = None  # that a network reads, which tells the layout
+    label: str | None = None  # column of a table that holds the labels; one that a network learned from may be absent
+    channel_names: tuple[str, ...] = ()  # columns of a table in long form that a network reads
 
 
 def collect(
@@ -52,14 +74,15 @@ def collect(
     classes: Collection[str] = (),
     padded: bool = True,
     whole: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
 ) -> Series:
     """Every good row. `rows` are (where, content), and `parse` turns a content into values [steps, channels] and label.
 
     `padded`: steps missing at the end of a row mean that the row is shorter. `whole` [rows, steps, channels] holds the
-    rows already: it is not copied if all of it is good.
+    rows already: it is not copied if all of it is good. `names` are those of the rows, "row 1" and so on by default.
     """
     values, labels, places, message = [], [], [], ""
-    for place, (where, content) in enumerate(rows, start=1):
+    for place, (where, content) in enumerate(rows):
         try:
             row, label = parse(content)
             row, label = _checked(as_floats(row), padded), label_name(label)
@@ -77,7 +100,7 @@ def collect(
         else:
             values.append(row)
             labels.append(label)
-            places.append(place)
+            places.append(f"row {place + 1}" if names is None else names[place])
     if not values:
         raise BadData(f"{message} (and no other row is good)" if message else f"{path}: it has no rows")
     lengths = np.array([len(row) for row in values])

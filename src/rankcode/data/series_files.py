@@ -1,8 +1,8 @@
 """Files of labelled time series: finding the splits of a set, and reading them in whichever format they have.
 
 A file that cannot be read at all is an error. A bad row is an error, or it is left out and listed, as the caller
-chooses. Where rows cannot differ in width (in all formats but .ts), steps missing at the end of a row mean that the row
-is shorter.
+chooses. Where rows cannot differ in width (in all formats but .ts and tables in long form), steps missing at the end of
+a row mean that the row is shorter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rankcode.data.series import Options, Series
-from rankcode.data.series_formats import READERS
+from rankcode.data.series_formats import ARCHIVES, READERS
+from rankcode.data.series_formats.npy import is_labels
 from rankcode.data.sources import SPLIT_NAMES, SPLITS, BadData
 
 FORMATS = tuple(READERS)
@@ -36,6 +37,8 @@ def read_series(path: str | Path, options: Options, alone: bool = False) -> dict
                 if name in found:
                     raise BadData(f"{file}: the {name} split is given twice")
                 found[name] = series
+                if series.columns is not None:  # the other splits have the same columns, in any order
+                    options = options._replace(label=series.columns.label, channel_names=series.columns.values)
     except MemoryError:
         raise MemoryError(f"{path} does not fit into the memory there is: read a part of it") from None
     except OSError as error:
@@ -48,10 +51,10 @@ def read_series(path: str | Path, options: Options, alone: bool = False) -> dict
 
 def read_rows(path: str | Path, options: Options) -> list[tuple[str, np.ndarray]]:
     """The rows of a file or folder to predict on, each with its place: 'row 3', or 'test, row 3' if there are several
-    splits. An .npz and a .ts need no labels."""
+    splits. Only a .tsv and an .arff need labels."""
     splits = read_series(path, options._replace(labelled=False), alone=True)
     return [
-        (f"row {place}" if len(splits) == 1 else f"{split}, row {place}", values)
+        (place if len(splits) == 1 else f"{split}, {place}", values)
         for split, series in splits.items()
         for place, values in zip(series.places, series.rows(), strict=True)
     ]
@@ -75,7 +78,7 @@ def _data_file(path: Path) -> DataFile:
 
 def _data_files(folder: Path) -> list[DataFile]:
     paths = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
-    return [file for file in map(_data_file, paths) if file.format in FORMATS]
+    return [file for file in map(_data_file, paths) if file.format in FORMATS and not is_labels(file.path)]
 
 
 def _split_files(path: Path, alone: bool) -> dict[str, Path]:
@@ -102,6 +105,7 @@ def _only_file(folder: Path) -> DataFile:
     files = _data_files(folder)
     if not files:
         raise BadData(f"{folder}: a folder with no {', '.join(FORMATS)} file")
+    files = [file for file in files if file.format in ARCHIVES] or files
     sets = {file.set for file in files}
     # The UEA archive has an .arff for each channel of X beside the whole set: XDimension1, XDimension2, …
     sets -= {name for name in sets if re.sub(r"dimension\d+$", "", name) in sets - {name}}

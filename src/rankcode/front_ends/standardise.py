@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +32,10 @@ class Standardise(FrontEnd):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    label_column: str | None = field(default=None, compare=False)
+    """Column of labels in tables; rows to predict on may have it, and it is not read."""
+    channel_names: tuple[str, ...] = field(default=(), compare=False)
+    """Columns of tables in long form that are read."""
     file_suffixes: ClassVar[tuple[str, ...]] = FORMATS
 
     def __post_init__(self) -> None:
@@ -74,7 +78,8 @@ class Standardise(FrontEnd):
         Steps missing at the end of a row of an array mean that the row is shorter, as in files.
         """
         if isinstance(data, str | Path):
-            options = Options(left_out, channels=len(self.mean))
+            known = {"label": self.label_column, "channel_names": self.channel_names}
+            options = Options(left_out, channels=len(self.mean), **known)
             return ((f"{data}, {place}", row) for place, row in read_rows(data, options))
         if isinstance(data, list | tuple) or getattr(data, "dtype", None) == np.dtype(object):
             return super().rows(data)

@@ -1,4 +1,4 @@
-"""A user's own data: series in .npz, .ts, .tsv or .arff files, arrays, or sound files in a folder for each class.
+"""A user's own data: files of series, arrays, or sound files in a folder for each class.
 
 Classes have the user's names. Where the data has no validation or test split, a share of every class is set aside for
 it, chosen by a seed.
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rankcode.data.feature_cache import is_cache
-from rankcode.data.series import ARRAYS, Layout, Options, series_of
+from rankcode.data.series import ARRAYS, Columns, Layout, Options, series_of
 from rankcode.data.series_files import FORMATS, is_series, read_series
 from rankcode.data.sound_files import folders, sound_files
 from rankcode.data.sources import BadData, Packed
@@ -34,7 +34,8 @@ class OwnData(Splits[Packed]):
     """Data of your own."""
 
     path: str
-    """A .npz, .ts, .tsv or .arff file, a folder of such, or a folder with a folder of sound files for each class."""
+    """A .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, a folder of such, or a folder with a folder of sound files
+    for each class."""
     validation_share: float = 0.2
     """Share of the training rows of each class that validate, where the data has no validation split."""
     test_share: float = 0.2
@@ -50,6 +51,8 @@ class OwnData(Splits[Packed]):
     layout: Layout = "auto"
     """Layout of an array X with three dimensions: steps-first is [rows, steps, channels], channels-first is [rows,
     channels, steps]. auto takes the first, and asks where that is improbable."""
+    label: str | None = None
+    """Column of labels in a .csv or .parquet file. Default: guessed, as `columns` says."""
     fingerprint: str = field(default="", compare=False)
     """Fingerprint the data must have; '' stands for any, and is replaced by that of the data when it is read."""
 
@@ -82,14 +85,22 @@ class OwnData(Splits[Packed]):
 
     @cached_property
     def collection(self) -> Collection:
-        return self._checked(read_collection(Path(self.path), self.context, self.skip_bad, layout=self.layout))
+        options = Options([] if self.skip_bad else None, layout=self.layout, label=self.label)
+        return self._checked(read_collection(Path(self.path), self.context, options))
 
     def _checked(self, collection: Collection) -> Collection:
+        if self.label is not None and getattr(collection, "columns", None) is None:
+            raise BadData(f"label={self.label!r} names a column of a .csv or .parquet file, and {self.path} is none")
         found = collection.fingerprint()
         if self.fingerprint not in ("", found):
             raise BadData(f"{self.path} is no longer what was trained on: evaluate it with rows_for, or train again")
         object.__setattr__(self, "fingerprint", found)
         return collection
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns that a .csv or .parquet file was read from; None for other data."""
+        return getattr(self.collection, "columns", None)
 
     def summary(self) -> str:
         """What was read, in one line."""
@@ -101,6 +112,8 @@ class OwnData(Splits[Packed]):
         length = f"{low}" if low == high else f"{low} to {high}"
         classes, values = f"{self.num_classes} classes ({names})", self.input_shape[0]
         line = f"{self.path}: {rows} rows; {classes}; {length} steps of {values} values"
+        if self.columns is not None:
+            line += f"; {self.columns}"
         if self.validation is None:
             line += "; no class has enough rows for a validation split, so training keeps the last weights"
         return line
@@ -177,7 +190,13 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
     names, front_end = network.label_names, network.front_end
     if names is None or front_end is None:
         raise ValueError("the network has no front end for raw data: train it on data from files")
-    collection = read_collection(Path(path), getattr(front_end, "context", 0), skip_bad, True, front_end=front_end)
+    options = Options(
+        [] if skip_bad else None,
+        channels=front_end.output_shape[0],
+        label=getattr(front_end, "label_column", None),
+        channel_names=getattr(front_end, "channel_names", ()),
+    )
+    collection = read_collection(Path(path), getattr(front_end, "context", 0), options, True, front_end)
     if collection.reads != front_end.reads:
         raise BadData(f"the network reads {front_end.reads}, and {path} holds {collection.reads}")
     number = {name: label for label, name in enumerate(names)}
@@ -195,24 +214,17 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
 
 
 def read_collection(
-    path: Path,
-    context: int,
-    skip_bad: bool,
-    alone: bool = False,
-    layout: Layout = "auto",
-    front_end: FrontEnd | None = None,
+    path: Path, context: int, options: Options, alone: bool = False, front_end: FrontEnd | None = None
 ) -> Collection:
     """The labelled rows at a path. `alone`: a file without the other splits beside it. `front_end`: of the network that
-    reads them, which says how many channels there are and which frames of sound it needs."""
+    reads them, which says which frames of sound it needs."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path} (data=… says where the data of a run is now)")
-    if is_series(path):
-        left_out: list[str] = []
-        channels = None if front_end is None else front_end.output_shape[0]
-        options = Options(left_out if skip_bad else None, layout=layout, channels=channels)
-        return SeriesCollection(read_series(path, options, alone), left_out, front_end)
     if is_cache(path) or (path.is_dir() and any(sound_files(each) for each in folders(path))):
+        skip_bad = options.left_out is not None
         return SoundCollection.read(path, context, skip_bad, log_mel=getattr(front_end, "log_mel", None))
+    if is_series(path):
+        return SeriesCollection(read_series(path, options, alone), options.left_out or [], front_end)
     raise BadData(
         f"{path} is no data that rankcode reads: {', '.join(FORMATS)} files, a folder of one data set of these, or a "
         f"folder that holds a folder of sound files for each class"

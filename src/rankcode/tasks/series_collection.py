@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ class SeriesCollection:
         self.lengths = torch.from_numpy(np.concatenate([series.lengths for series in found.values()]))
         self.labels = np.array([label for series in found.values() for label in series.labels])
         given = found if len(found) > 1 else {"": next(iter(found.values()))}
+        self.columns = next(iter(found.values())).columns
         self.splits = np.array([split for split, series in given.items() for _ in series.labels])
         if not (front_end or Standardise.of(self.values.split(1 << 20))).needs_float64:
             self.values = self.values.float()
@@ -42,7 +44,10 @@ class SeriesCollection:
 
     def front_end(self, index: np.ndarray) -> Standardise:
         """Standardises with the mean and standard deviation of these rows."""
-        return Standardise.of(steps_of(self.values, self.lengths, index))
+        front_end = Standardise.of(steps_of(self.values, self.lengths, index))
+        if self.columns is None:
+            return front_end
+        return replace(front_end, label_column=self.columns.label, channel_names=self.columns.values)
 
     def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Standardise, augment: bool = False) -> Packed:
         if augment:

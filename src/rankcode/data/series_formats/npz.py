@@ -30,7 +30,7 @@ def read_npz(path: Path, options: Options) -> dict[str, Series]:
                     if found[1] in arrays:
                         raise BadData(f"{path}: it holds {member} and another {found[1]} of the same split")
                     with archive.open(entry) as content:
-                        _check_header(content, entry.file_size, path, member)
+                        check_header(content, entry.file_size, path, member)
                     with archive.open(entry) as content:
                         arrays[found[1]] = np.lib.format.read_array(content, allow_pickle=False)
     except (BadData, OSError, MemoryError):
@@ -47,7 +47,7 @@ def read_npz(path: Path, options: Options) -> dict[str, Series]:
     return {split: series_of(**arrays, split=split, options=options, path=path) for split, arrays in splits.items()}
 
 
-def _check_header(content: IO[bytes], size: int, path: Path, member: str) -> None:
+def check_header(content: IO[bytes], size: int, path: Path, member: str) -> None:
     """Raise unless an array is as large as its header announces; no memory is allocated for it before."""
     version = np.lib.format.read_magic(content)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

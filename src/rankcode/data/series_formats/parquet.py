@@ -1,0 +1,32 @@
+"""Tables in Parquet files, in wide or long form. They need pyarrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rankcode.data.open_file import open_file
+from rankcode.data.series import Options, Series
+from rankcode.data.sources import BadData
+from rankcode.data.tables import splits_of, table_of_columns
+
+
+def read_parquet(path: Path, options: Options) -> dict[str, Series]:
+    """Columns of values may have any type of numbers, the others any type."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise ImportError(f"reading {path} needs pyarrow: pip install 'rankcode[parquet]'") from None
+    with open_file(path) as file:
+        try:
+            table = parquet.read_table(file)
+        except (ArrowException, OSError, UnicodeDecodeError):
+            raise BadData(f"{path}: not a Parquet file, or a damaged one") from None
+    if not table.column_names:
+        raise BadData(f"{path}: it has no columns")
+
+    def column(number: int) -> np.ndarray:
+        return table.column(number).to_numpy()
+
+    return splits_of(table_of_columns(path, table.column_names, table.num_rows, column, options), options)
