@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow
 import pytest
-from small_data import CPU, QUICK, SMALL, says, tones, two_levels
+from pyarrow import csv, parquet
+from small_data import CPU, QUICK, SMALL, answers, says, tones, two_levels
 
 from rankcode.cli.main import main
 from rankcode.saving.run_folder import RunFolder
@@ -159,3 +162,30 @@ def test_data_may_be_a_link(tmp_path):
     Path("link.npz").symlink_to(tmp_path / "blob-3f2a")
     main(["train", "link.npz", *QUICK, "--examples", "32"])
     assert RunFolder("runs/link-until-spike").config()["task"]["path"] == str(Path("link.npz").absolute())
+
+
+def test_tables_from_the_first_command_to_the_last(tmp_path, capsys):
+    """A long .csv trains, a .parquet without labels is answered, and a .csv with other columns is evaluated."""
+    random = np.random.default_rng(0)
+    ids, steps = np.repeat(np.arange(40), 6), np.tile(np.arange(6), 40)
+    table = {"case_id": ids, "step": steps, "noise": random.standard_normal(240), "level": ids % 2 * 4.0}
+    named = table | {"kind": np.array(["low", "high"])[ids % 2]}
+    csv.write_csv(pyarrow.table(named), tmp_path / "levels.csv")
+    arguments = [*QUICK, "--epochs", "30", "--folder", "run", "--objective", "at-end"]
+    says(["train", str(tmp_path / "levels.csv"), *arguments], "which column holds the labels: --label names it")
+    main(["train", str(tmp_path / "levels.csv"), *arguments, "--label", "kind"])
+    form = "long form with id 'case_id', time 'step' and values 'noise', 'level'; label column 'kind'"
+    assert form in capsys.readouterr().err
+    table["level"], table["note"] = table["level"][::-1], ["text"] * 240
+    turned = pyarrow.table({name: table[name] for name in reversed(table)})
+    parquet.write_table(turned, tmp_path / "new.parquet")
+    main(["predict", "run", str(tmp_path / "new.parquet"), *CPU, "--json"])
+    found = answers(capsys)
+    assert [each["label"] for each in found] == ["high", "low"] * 20
+    assert found[3]["from"] == f"{tmp_path / 'new.parquet'}, id 3"
+    main(["predict", "run", str(tmp_path / "levels.csv"), *CPU, "--json"])  # its labels are not read
+    assert [each["label"] for each in answers(capsys)] == ["low", "high"] * 20
+    csv.write_csv(turned.append_column("class", [np.array(["high", "low"])[ids % 2]]), tmp_path / "others.csv")
+    main(["evaluate", "run", "--on", str(tmp_path / "others.csv"), *CPU, "--json"])
+    report = json.loads(capsys.readouterr().out)["at the end"]
+    assert report["rows"] == 40 and report["accuracy"] == 1

@@ -226,10 +226,33 @@ def test_no_such_path(tmp_path, monkeypatch):
     assert OwnData(".").train.size
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "one.wav", "table.csv"])
+@pytest.mark.parametrize("name", ["notes.txt", "one.wav", "table.xls"])
 def test_a_file_of_something_else(name, tmp_path):
     tone(tmp_path / name, 300)
-    says(lambda: OwnData(str(tmp_path / name)).train, name, ".ts, .tsv, .arff, .npz files")
+    says(lambda: OwnData(str(tmp_path / name)).train, name, ".parquet, .csv, .npy files")
+
+
+def test_a_table_among_folders_of_sounds_is_not_the_data(tmp_path):
+    tones(tmp_path / "sounds", {"deep": 5, "high": 5})
+    (tmp_path / "sounds" / "metadata.csv").write_text("file,label\na.wav,deep\n")
+    task = OwnData(str(tmp_path / "sounds"))
+    assert task.label_names == ("deep", "high") and task.columns is None
+
+
+def test_tables(tmp_path):
+    lines = [f"{row},{step},{row % 2 + step / 8},up-{row % 2}\n" for step in range(4) for row in range(20)]
+    (tmp_path / "moves.csv").write_text("id,time,x,gesture\n" + "".join(lines))
+    task = OwnData(str(tmp_path / "moves.csv"), label="gesture")
+    assert [getattr(task, split).size for split in SPLITS] == [12, 4, 4] and task.label_names == ("up-0", "up-1")
+    assert all(values[1][0] - values[0][0] == 1 / 8 for values, _ in content(task, "train"))
+    assert task.columns is not None and (task.columns.label, task.columns.guessed) == ("gesture", False)
+    form = "; long form with id 'id', time 'time' and values 'x'; label column 'gesture'"
+    assert task.summary().endswith(form) and "4 steps of 1 values" in task.summary()
+    assert (task.front_end.label_column, task.front_end.channel_names) == ("gesture", ("x",))
+    says(lambda: OwnData(str(tmp_path / "moves.csv")).train, "which column holds the labels: label=…")
+    says(lambda: OwnData(str(tmp_path / "moves.csv"), label="move").train, "it has no column 'move'")
+    arrays = OwnData(numbered(tmp_path / "data.npz", COUNTS), label="gesture")
+    says(lambda: arrays.train, "label='gesture' names a column of a .csv or .parquet file", "data.npz is none")
 
 
 def test_altering_what_is_not_sound(tmp_path):

@@ -12,7 +12,8 @@ from rankcode.data.sources import BadData
 # In any case. `y` counts if none of the others is there: it is often the second axis of a sensor.
 LABEL_NAMES, LAST_LABEL_NAMES = ("label", "class", "target"), ("y",)
 ID_NAMES = ("id", "series", "series_id", "case_id")
-TIME_NAMES = ("time", "timestamp", "datetime", "date", "t", "step")
+CLEAR_TIME_NAMES = ("time", "timestamp", "datetime")
+TIME_NAMES = (*CLEAR_TIME_NAMES, "date", "t", "step")  # beside an id
 SPLIT_NAMES = ("split",)
 INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")  # of the index that pandas writes unless told otherwise
 KNOWN_NAMES = {*LABEL_NAMES, *LAST_LABEL_NAMES, *ID_NAMES, *TIME_NAMES, *SPLIT_NAMES}
@@ -66,7 +67,8 @@ def roles_of(path: Path, names: Sequence[str], options: Options) -> Roles:
     if label is None and (options.labelled or options.label is None):
         for known in (LABEL_NAMES, LAST_LABEL_NAMES):
             label = find(known, "label", naming(options)) if label is None else label
-    split, series_id, time = find(SPLIT_NAMES, "split"), find(ID_NAMES, "id"), find(TIME_NAMES, "time")
+    split, series_id = find(SPLIT_NAMES, "split"), find(ID_NAMES, "id")
+    time = find(CLEAR_TIME_NAMES if series_id is None else TIME_NAMES, "time")
     if time is not None and series_id is None:
         raise BadData(
             f"{path}: its column {names[time]!r} looks like the time of long form, which needs a column "
@@ -87,7 +89,7 @@ def roles_of(path: Path, names: Sequence[str], options: Options) -> Roles:
 
 
 def no_label(path: Path, names: Sequence[str], options: Options) -> str:
-    return f"{path}: which column holds the labels? {naming(options).capitalize()}; {_listed(names)}"
+    return f"{path}: it is not clear which column holds the labels: {naming(options)}; {_listed(names)}"
 
 
 def naming(options: Options) -> str:

@@ -134,9 +134,9 @@ def _wide(table: Table, ids: list[str] | None, options: Options) -> dict[str, Se
             raise BadData(table.problems[record])
         return values[record][:, None], "none" if labels is None else labels[record]
 
-    rows = [(table.where(record), record, places[record]) for record in range(len(values))]
     named = None if label is None else table.names[label]
-    found = _collected(table, rows, list(range(len(rows))), parse, options, padded=True, whole=values[:, :, None])
+    rows = ((table.where(record), record) for record in range(len(values)))
+    found = _collected(table, rows, places, range(len(values)), parse, options, padded=True, whole=values[:, :, None])
     return {split: replace(series, columns=Columns(named, guessed)) for split, series in found.items()}
 
 
@@ -169,9 +169,10 @@ def _long(table: Table, ids: list[str], options: Options) -> dict[str, Series]:
                 raise BadData(f"it has two {what}, {short(repr(first))} and {short(repr(others[0]))}")
         return values[steps], "none" if labels is None else labels[records[0]]
 
-    rows = [(f"id {short(repr(name))}", number, f"id {name}") for name, number in numbers.items()]
+    rows = ((f"id {short(repr(name))}", number) for name, number in numbers.items())
     firsts = order[bounds[:-1]].tolist() if len(order) else []
-    found = _collected(table, rows, firsts, parse, options, padded=False, whole=values[None])
+    places = [f"id {name}" for name in numbers]
+    found = _collected(table, rows, places, firsts, parse, options, padded=False, whole=values[None])
     named = None if roles.label is None else table.names[roles.label]
     channels = tuple(table.names[column] for column in roles.values)
     columns = Columns(named, options.label is None, table.names[roles.id], table.names[roles.time], channels)
@@ -180,34 +181,29 @@ def _long(table: Table, ids: list[str], options: Options) -> dict[str, Series]:
 
 def _collected(
     table: Table,
-    rows: list[tuple[str, int, str]],
-    records: list[int],
+    rows: Iterable[tuple[str, int]],
+    places: list[str],
+    records: Sequence[int],
     parse: Callable[[int], tuple[np.ndarray, str]],
     options: Options,
     **more: Any,
 ) -> dict[str, Series]:
-    """The series of each split. `rows`: where each is, what `parse` takes, and its name; `records`: one of each row."""
-    if table.roles.split is None or not options.labelled:
-        splits = {"train": rows}
-    else:
-        splits = {}
-        written = table.texts[table.roles.split]
-        for row, record in zip(rows, records, strict=True):
-            split = SPLIT_NAMES.get(written[record].strip().lower())
-            if split is None:
-                known = ", ".join(SPLIT_NAMES)
-                table.problems[record] = f"its split {short(repr(written[record]))} is none of {known}"
-            splits.setdefault(split or "train", []).append(row)
+    """`collect`, for each split. `records` holds a record of each row, which says the split."""
+    if table.roles.split is None or not options.labelled or not places:
+        return {"train": collect(table.path, rows, parse, options.left_out, names=places, **more)}
+    written = table.texts[table.roles.split]
+    splits: dict[str, tuple[list[tuple[str, int]], list[str]]] = {}
+    for row, place, record in zip(rows, places, records, strict=True):
+        split = SPLIT_NAMES.get(written[record].strip().lower())
+        if split is None:
+            known = ", ".join(SPLIT_NAMES)
+            table.problems[record] = f"its split {short(repr(written[record]))} is none of {known}"
+        of_split, names = splits.setdefault(split or "train", ([], []))
+        of_split.append(row)
+        names.append(place)
     return {
-        split: collect(
-            table.path,
-            ((where, content) for where, content, _ in members),
-            parse,
-            options.left_out,
-            names=[name for *_, name in members],
-            **more,
-        )
-        for split, members in (splits or {"train": rows}).items()
+        split: collect(table.path, of_split, parse, options.left_out, names=names, **more)
+        for split, (of_split, names) in splits.items()
     }
 
 
@@ -259,6 +255,14 @@ def number(text: str) -> float:
         raise BadData(f"not a number: {short(repr(text))}") from None
 
 
+def is_number(text: str) -> bool:
+    try:
+        number(text)
+    except BadData:
+        return False
+    return True
+
+
 def _tried(
     parse: Callable[[str], float], text: str, problems: dict[int, str], record: int, column: str | None = None
 ) -> float:
@@ -272,11 +276,7 @@ def _tried(
 
 def _time_parser(first: str) -> Callable[[str], float]:
     """How the times of a table are written, from the first of them."""
-    try:
-        number(first)
-        return _count
-    except BadData:
-        return _date
+    return _count if is_number(first) else _date
 
 
 def _count(text: str) -> float:

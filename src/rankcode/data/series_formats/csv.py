@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from itertools import chain, pairwise
 from pathlib import Path
@@ -11,7 +12,7 @@ from rankcode.data.columns import INDEX_NAMES, KNOWN_NAMES, is_named
 from rankcode.data.series import Options, Series
 from rankcode.data.series_formats.text_lines import lines_of
 from rankcode.data.sources import BadData
-from rankcode.data.tables import number, splits_of, table_of_records
+from rankcode.data.tables import is_number, number, splits_of, table_of_records
 
 MARKS = ";\t,"  # a comma may be a decimal comma where another mark separates fields
 FEWEST_NUMBERED = 8  # consecutive numbers that are names of columns rather than the values of a series
@@ -43,7 +44,8 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     try:
         for where, first in lines:
-            mark = next((mark for mark in MARKS if len(next(csv.reader([first], delimiter=mark))) > 1), ",")
+            unquoted = re.sub(r'"[^"]*"', "", first)
+            mark = next((mark for mark in MARKS if mark in unquoted), ",")
             for fields in csv.reader(texts(first), delimiter=mark, skipinitialspace=mark != "\t"):
                 yield int(where.removeprefix("line ")), fields
     except csv.Error as error:
@@ -54,9 +56,9 @@ def _is_header(fields: list[str], label: str | None) -> bool:
     """Whether these are names of columns, not values."""
     if label in fields or is_named(fields[0], INDEX_NAMES) or any(is_named(field, KNOWN_NAMES) for field in fields):
         return True
-    try:
-        numbers = [number(field) for field in fields[1:]]
-    except BadData:
+    texts = {place for place, field in enumerate(fields) if not is_number(field)}
+    if texts not in (set(), {0}, {len(fields) - 1}):  # the first or the last field may be a label
         return True
+    numbers = [number(field) for place, field in enumerate(fields) if place not in texts]
     # The names that pandas gives: 0, 1, 2, …
     return len(numbers) >= FEWEST_NUMBERED and numbers[0] in (0, 1) and all(b - a == 1 for a, b in pairwise(numbers))

@@ -16,7 +16,7 @@ from rankcode.data.sources import BadData
 
 def read_npy(path: Path, options: Options) -> dict[str, Series]:
     """An array [rows, steps] or [rows, steps, channels]."""
-    values: Any = _read(path)
+    values: Any = _read(path, "X")
     if options.labelled:
         files = [path.with_name(f"{path.stem}_labels{path.suffix}")]
         if path.stem == "X" or path.stem.startswith("X_"):
@@ -24,7 +24,7 @@ def read_npy(path: Path, options: Options) -> dict[str, Series]:
         found = next((file for file in files if file.exists()), None)
         if found is None:
             raise BadData(f"{path}: there is no file of its labels, {' or '.join(file.name for file in files)}")
-        labels = _read(found)
+        labels = _read(found, "y")
     else:
         labels = np.zeros(len(np.atleast_1d(values)), int)
     return {"train": series_of(values, labels, options=options, path=path)}
@@ -35,10 +35,10 @@ def is_labels(path: Path) -> bool:
     return path.suffix.lower() == ".npy" and (path.stem.endswith("_labels") or path.stem.split("_")[0] == "y")
 
 
-def _read(path: Path) -> np.ndarray:
+def _read(path: Path, what: str) -> np.ndarray:
     with open_file(path) as file:
         try:
-            check_header(file, path.stat().st_size, path, path.stem)
+            check_header(file, path.stat().st_size, path, what)
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
         except (BadData, OSError, MemoryError):

@@ -15,7 +15,7 @@ from rankcode.data.tables import splits_of, table_of_columns
 def read_parquet(path: Path, options: Options) -> dict[str, Series]:
     """Columns of values may have any type of numbers, the others any type."""
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, parquet, types
     except ImportError:
         raise ImportError(f"reading {path} needs pyarrow: pip install 'rankcode[parquet]'") from None
     with open_file(path) as file:
@@ -27,6 +27,7 @@ def read_parquet(path: Path, options: Options) -> dict[str, Series]:
         raise BadData(f"{path}: it has no columns")
 
     def column(number: int) -> np.ndarray:
-        return table.column(number).to_numpy()
+        found = table.column(number)
+        return (found.cast(found.type.value_type) if types.is_dictionary(found.type) else found).to_numpy()
 
     return splits_of(table_of_columns(path, table.column_names, table.num_rows, column, options), options)
