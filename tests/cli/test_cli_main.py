@@ -16,7 +16,7 @@ from small_data import CPU, QUICK, says, tone, two_levels
 import rankcode
 from rankcode.cli.main import COMMANDS, main
 
-EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "tensorboard", "triton")
+EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "pyarrow", "tensorboard", "triton")
 SOURCE = str(Path(rankcode.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE}
 
@@ -220,13 +220,15 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(trained):
     content = bytearray(tone(Path("other_rate.wav"), 320).read_bytes())
     content[24:28], content[28:32] = (8000).to_bytes(4, "little"), (16000).to_bytes(4, "little")
     Path("other_rate.wav").write_bytes(content)
+    Path("new.parquet").write_bytes(b"PAR1")
     sound = str(trained / "sound-run")
     wanted = [
         (["demo"], "plots"),
         (["bench"], "plots"),
         (["tradeoff", str(trained / "series-run")], "plots"),
         (["reproduce", "fig2", "--scale", "smoke"], "plots"),
-        (["train", "temporal-digits"], "data"),
+        (["train", "temporal-digits"], "sklearn"),
+        (["predict", str(trained / "series-run"), "new.parquet", *CPU], "parquet"),
         (["train", "spotting", "--tensorboard", "--folder", "run"], "tensorboard"),
         (["predict", sound, "one.mp3", *CPU], "audio"),
         (["predict", sound, "other_rate.wav", *CPU], "audio"),

@@ -1,7 +1,5 @@
 """Tables in Parquet files: types of columns, damage, and what a .csv file of the same table gives."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -109,10 +107,3 @@ def test_damaged_files(tmp_path):
     for size in range(0, len(good), 41):
         says(written(tmp_path / "a.parquet", good[:size]), "damaged")
     says(written(tmp_path / "a.parquet", good[:-8] + b"\xff" * 4 + good[-4:]), "damaged")
-
-
-def test_without_pyarrow_the_error_names_the_extra(tmp_path):
-    file = stored(tmp_path / "a.parquet", {"label": ["a"], "x": [1]})
-    code = f"import sys; sys.modules['pyarrow'] = None; import rankcode as rc; rc.tasks.OwnData({str(file)!r}).train"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stderr.splitlines()[-1].endswith("a.parquet needs pyarrow: pip install 'rankcode[parquet]'")
