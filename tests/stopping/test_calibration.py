@@ -2,7 +2,8 @@
 
 import torch
 
-from rankcode.stopping.calibration import fit_temperatures, reliability
+from rankcode.stopping.calibration import fit_temperatures, reliability, reliability_by_calibration
+from rankcode.stopping.traces import Traces
 
 
 def test_a_known_temperature_is_found_step_by_step():
@@ -25,3 +26,19 @@ def test_reliability_of_calibrated_and_of_overconfident_answers():
     assert good.error < 0.01 < 0.1 < bad.error
     assert abs(float(good.share.sum()) - 1) < 1e-9
     assert (bad.confidence >= bad.accuracy - 0.02).all()
+
+
+def test_calibration_mends_probabilities_of_rows_it_was_not_fitted_to():
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(20000, 1, 3, dtype=torch.float64)
+    labels = torch.distributions.Categorical(logits=logits[:, 0]).sample()
+    lengths = torch.randint(2, 7, (20000,))
+    spoiled = (3 * logits).softmax(-1).expand(-1, 3, -1)
+    weights = torch.ones(20000, dtype=torch.float64)
+    traces = Traces(spoiled, spoiled, (2, 4, 6), lengths, labels, weights)
+    found = reliability_by_calibration(traces)
+    assert found["after calibration"].error < 0.015 < 0.1 < found["before calibration"].error
+    # An ended row counts up to its end: 1 output for 2 steps, 2 for 3 and 4, 3 for 5 and 6.
+    outputs = torch.repeat_interleave(torch.arange(20000), lengths.add(1) // 2)
+    expected = reliability(spoiled[outputs, 0], labels[outputs])
+    assert abs(found["before calibration"].error - expected.error) < 1e-9

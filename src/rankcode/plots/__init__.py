@@ -9,5 +9,14 @@ from rankcode.plots.answers import plot_answers
 from rankcode.plots.examples import plot_examples
 from rankcode.plots.tradeoff import plot_tradeoff
 from rankcode.plots.training import plot_spike_times, plot_training
+from rankcode.plots.tuning import plot_reliability, plot_tuning
 
-__all__ = ["plot_answers", "plot_examples", "plot_spike_times", "plot_tradeoff", "plot_training"]
+__all__ = [
+    "plot_answers",
+    "plot_examples",
+    "plot_reliability",
+    "plot_spike_times",
+    "plot_tradeoff",
+    "plot_training",
+    "plot_tuning",
+]

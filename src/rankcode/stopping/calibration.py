@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rankcode.stopping.traces import Traces
+
 TEMPERATURES = torch.logspace(-0.7, 0.7, 29, dtype=torch.float64)  # 0.2 … 5
 NEIGHBOURS = 2  # steps before and after, over which the log-loss is averaged
 
@@ -45,3 +47,21 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 10) -> Reliab
     accuracy = torch.stack([right[part].mean() for part in parts])
     share = torch.tensor([len(part) / len(order) for part in parts], dtype=torch.float64)
     return Reliability(mean, accuracy, share, float((share * (mean - accuracy).abs()).sum()))
+
+
+def reliability_by_calibration(traces: Traces) -> dict[str, Reliability]:
+    """Of the outputs at all steps, before and after calibration with temperatures fitted to the other half of the
+    rows."""
+    rows, probabilities = len(traces.labels), traces.probabilities
+    half = torch.empty(rows, dtype=torch.long)
+    half[traces.labels.argsort(stable=True)] = torch.arange(rows) % 2
+    calibrated = probabilities.clone()
+    for own in (half == 0, half == 1):
+        others = traces.rows(~own)
+        temperatures = fit_temperatures(others.probabilities, others.labels, others.weights)
+        logits = probabilities[own].clamp(min=1e-38).log()
+        calibrated[own] = (logits / temperatures[:, None]).softmax(-1)
+    before_end = traces.reached.diff(prepend=torch.zeros(rows, 1, dtype=torch.long)) > 0  # later ones repeat the last
+    labels = traces.labels[:, None].expand_as(before_end)[before_end]
+    parts = {"before calibration": probabilities, "after calibration": calibrated}
+    return {name: reliability(part[before_end], labels) for name, part in parts.items()}
