@@ -105,7 +105,7 @@ def test_series_of_different_lengths(rule):
     inputs = [torch.from_numpy((row - 5) / 2) for row in filled]
     found = rc.predict(network, rows, rule)
     assert [each[:4] for each in found] == by_hand(network, inputs, rule)
-    assert {tuple(type(part) for part in each) for each in found} == {(str, float, int, bool, type(None))}
+    assert {tuple(type(part) for part in each) for each in found} == {(str, float, int, bool, type(None), dict)}
     assert all(each.fired or each.steps == len(row) for each, row in zip(found, rows, strict=True))
     if rule == rc.Threshold(0.6):
         assert len({each.steps for each in found}) > 1 and len({each.label for each in found}) > 1
@@ -183,7 +183,7 @@ def test_files_of_series(tmp_path):
     expected, lengths = rc.predict(network, rows), np.array([6, 2, 5, 6])
     np.savez(tmp_path / "a.npz", X=rows[:3], y=["x", "what", "z"])  # labels are not needed
     np.savez(tmp_path / "b.npz", X=rows[3:])
-    names, found = zip(*predict_rows(network, [str(tmp_path / "a.npz"), tmp_path / "b.npz"]), strict=True)
+    names, _, found = zip(*predict_rows(network, [str(tmp_path / "a.npz"), tmp_path / "b.npz"]), strict=True)
     assert list(found) == expected
     assert names == (*(f"{tmp_path / 'a.npz'}, row {k}" for k in (1, 2, 3)), f"{tmp_path / 'b.npz'}, row 1")
     np.savez(tmp_path / "splits.npz", X_test=rows[2:], y_test=[0, 1], X_train=rows[:2], y_train=[0, 1])
@@ -366,7 +366,7 @@ def test_sound_files_that_cannot_be_used_are_left_out(tmp_path):
     refused(network, tmp_path, "b.wav is cut short", "; skip_bad=True leaves it out", error=BadData)
     left_out = []
     found = list(predict_rows(network, tmp_path, skip_bad=True, left_out=left_out))
-    assert [name for name, _ in found] == [str(tmp_path / "a.wav"), str(tmp_path / "c.wav")]
+    assert [name for name, _, _ in found] == [str(tmp_path / "a.wav"), str(tmp_path / "c.wav")]
     assert len(left_out) == 1 and "b.wav is cut short" in left_out[0]
     left_out.clear()
     files = [tmp_path / "none.wav", tmp_path / "a.wav"]
@@ -433,3 +433,13 @@ def test_ten_minutes_of_silence_take_little_memory(tmp_path):
     assert done.returncode == 0, done.stderr
     steps, kilobytes = map(int, done.stdout.split())
     assert steps == 10 * 60 * 100 - 19 and kilobytes < 60_000
+
+
+def test_the_probabilities_of_all_classes_come_by_name():
+    network, rows = series_network(), np.stack(series((6,) * 4))
+    decision = rc.decide(network, network.front_end(torch.from_numpy(rows))[0])
+    names = network.label_names or [str(label) for label in range(network.num_classes)]
+    for answer, probabilities in zip(rc.predict(network, rows), decision.probabilities.tolist(), strict=True):
+        assert list(answer.probabilities) == list(names)
+        assert list(answer.probabilities.values()) == pytest.approx(probabilities, abs=1e-6)
+        assert answer.probability == answer.probabilities[answer.label]

@@ -34,6 +34,7 @@ class Prediction(NamedTuple):
     steps: int  # steps read
     fired: bool  # False: the row ended before the rule fired
     milliseconds: float | None  # of sound that the answer depends on, look-ahead included; None: not sound
+    probabilities: dict[str, float]  # of every class, by name
 
 
 def predict(
@@ -53,7 +54,7 @@ def predict(
     `rule` is by default that of the network, or `Threshold(0.95)` if it has none. A row or file that cannot be used is
     an error, or, with `skip_bad`, is left out; the reasons are appended to `left_out`, if that is a list.
     """
-    return [answer for _, answer in predict_rows(network, data, rule, skip_bad, left_out)]
+    return [answer for _, _, answer in predict_rows(network, data, rule, skip_bad, left_out)]
 
 
 def predict_rows(
@@ -62,15 +63,17 @@ def predict_rows(
     rule: Rule | None = None,
     skip_bad: bool = False,
     left_out: list[str] | None = None,
-) -> Iterator[tuple[str, Prediction]]:
-    """`predict`, with the name of each row: its file, or its place in the data. Rows are read as they are needed."""
+) -> Iterator[tuple[str, Tensor, Prediction]]:
+    """`predict`, with the name of each row (its file, or its place in the data) and the row as the front end stores it.
+    Rows are read as they are needed."""
     rule = (network.rule or Threshold()) if rule is None else rule
     check_rule(rule, network.activation, network.num_classes)
     left_out = [] if left_out is None else left_out
     front_end = NumbersAsTheyAre() if network.front_end is None else network.front_end
     for names, rows in _batches(front_end, _stored(front_end, data, left_out if skip_bad else None)):
         with rows_named(lambda row, names=names: names[row]):
-            yield from zip(names, _answers(network, front_end, rows, rule), strict=True)
+            answers = _answers(network, front_end, rows, rule)
+            yield from ((name, row.values, answer) for name, row, answer in zip(names, rows, answers, strict=True))
 
 
 class NumbersAsTheyAre(FrontEnd):
@@ -145,6 +148,7 @@ def _answers(network: Network, front_end: FrontEnd, rows: list[StoredRow], rule:
     decision = Decision(*(part.cpu() for part in decide(network, inputs, lengths, rule)))
     heard = front_end.heard(decision.steps, torch.tensor([row.size for row in rows]))
     milliseconds = [None] * len(rows) if heard is None else heard.tolist()
-    for row, label in enumerate(decision.label.tolist()):
-        probability, steps = float(decision.probabilities[row, label]), int(decision.steps[row])
-        yield Prediction(labels[label], probability, steps, bool(decision.fired[row]), milliseconds[row])
+    columns = zip(*(part.tolist() for part in decision), milliseconds, strict=True)
+    for label, steps, fired, probabilities, heard_ms in columns:
+        by_name = dict(zip(labels, probabilities, strict=True))
+        yield Prediction(labels[label], probabilities[label], steps, fired, heard_ms, by_name)

@@ -1,5 +1,6 @@
 """`rankcode predict`."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -29,7 +30,9 @@ def test_predict_sound_files_and_folders(trained, capsys):
     assert [each["label"] for each in found] == ["deep", "deep", "high", "high", "deep"]
     (expected,) = rc.predict(RunFolder(run).model(), one)
     probability = pytest.approx(expected.probability, abs=1e-6)  # rows read together differ in the last digits
-    assert found[-1] == {"from": "one.wav", **expected._asdict(), "probability": probability}
+    probabilities = pytest.approx(expected.probabilities, abs=1e-6)
+    rounded = {"probability": probability, "probabilities": probabilities}
+    assert found[-1] == {"from": "one.wav", **expected._asdict(), **rounded}
 
 
 def test_predict_with_another_threshold(trained, capsys):
@@ -120,3 +123,55 @@ def test_the_same_file_twice_is_answered_twice(trained, capsys):
     one, other = sorted(str(file) for file in (trained / "sounds" / "deep").iterdir())[:2]
     main(["predict", str(trained / "sound-run"), one, other, one, *CPU, "--json"])
     assert [json.loads(line)["from"] for line in capsys.readouterr().out.splitlines()] == [one, other, one]
+
+
+def test_answers_as_a_table(trained, capsys):
+    two_levels("other.npz", rows=6)
+    command = ["predict", str(trained / "series-run"), "other.npz", *CPU]
+    expected = rc.predict(rc.load(trained / "series-run"), "other.npz")
+    for _ in range(2):  # its own file is replaced
+        main([*command, "--output", "made/answers.csv"])
+    assert capsys.readouterr().out == ""
+    with open("made/answers.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert list(found[0]) == [
+        *("from", "label", "probability", "steps", "fired"),
+        *("probability_high", "probability_low"),
+    ]
+    for number, (row, answer) in enumerate(zip(found, expected, strict=True), 1):
+        assert row["from"] == f"other.npz, row {number}"
+        assert (row["label"], int(row["steps"]), row["fired"]) == (answer.label, answer.steps, str(answer.fired))
+        for name in ("high", "low"):
+            assert float(row[f"probability_{name}"]) == pytest.approx(answer.probabilities[name], rel=1e-5)
+        assert row["probability"] == row[f"probability_{answer.label}"]
+    main([*command, "--output", "answers.jsonl"])
+    lines = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
+    assert [{**line, "from": ""} for line in lines] == [{"from": "", **answer._asdict()} for answer in expected]
+    tone(Path("one.wav"), 320)
+    main(["predict", str(trained / "sound-run"), "one.wav", *CPU, "--output", "sound.csv"])
+    assert Path("sound.csv").read_text().splitlines()[0].split(",")[4:7] == [
+        "fired",
+        "milliseconds",
+        "probability_deep",
+    ]
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.jsonl", "mine.png"])
+def test_a_file_of_the_users_is_not_replaced_by_answers(trained, name):
+    Path(name).write_text("label,steps\nlow,3\n")
+    option = "--plot" if name.endswith("png") else "--output"
+    data = str(trained / "levels.npz")
+    says(["predict", str(trained / "series-run"), data, *CPU, option, name], "did not write it", option, status=2)
+    assert Path(name).read_text() == "label,steps\nlow,3\n"
+    wrong = "answers.txt" if option == "--output" else "answers.pdf"
+    says(["predict", str(trained / "series-run"), data, *CPU, option, wrong], f"{option} takes", wrong, status=2)
+
+
+@pytest.mark.parametrize(("run", "data"), [("series-run", "levels.npz"), ("sound-run", "sounds")])
+def test_a_picture_of_answers(trained, capsys, run, data):
+    pytest.importorskip("matplotlib")
+    for _ in range(2):  # its own file is replaced
+        main(["predict", str(trained / run), str(trained / data), *CPU, "--plot", "answers.png", "--json"])
+    captured = capsys.readouterr()
+    assert all(json.loads(line) for line in captured.out.splitlines()) and "wrote answers.png" in captured.err
+    assert Path("answers.png").read_bytes().startswith(b"\x89PNG")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,28 @@ class OutputFiles:
             check_replaceable(path, self.author, "--output")
 
     def write(self, content: dict[str, Any], figure: Figure) -> None:
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=150, metadata={"Software": self.author})
         write_whole(self.json, json.dumps({"written by": self.author, **content}, indent=2).encode() + b"\n")
-        write_whole(self.png, picture.getvalue())
+        write_picture(self.png, figure, self.author)
+
+
+class Picture:
+    """A PNG file of a command, given as --plot. It says what wrote it; only such a file is replaced."""
+
+    def __init__(self, path: str, command: str):
+        self.path, self.author = Path(path), f"rankcode {command}"
+        if self.path.suffix.lower() != ".png":
+            raise UsageError(f"--plot takes the name of a .png file, not {path!r}")
+        check_replaceable(self.path, self.author, "--plot")
+        import_module("rankcode.plots")  # raises if matplotlib is missing, before anything is computed
+
+    def write(self, figure: Figure) -> None:
+        write_picture(self.path, figure, self.author)
+
+
+def write_picture(path: Path, figure: Figure, author: str) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150, metadata={"Software": author})
+    write_whole(path, picture.getvalue())
 
 
 def check_replaceable(path: Path, author: str, option: str) -> None:
