@@ -3,6 +3,8 @@
 import pickle
 
 import numpy as np
+import pandas
+import polars
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -162,3 +164,30 @@ def test_the_picture_of_answers(fitted):
     assert titles(fitted.plot(x, y, rows=[5])) == [said[5]]
     unequal = [row[: 50 - 3 * number] for number, row in enumerate(x)]
     assert " of 41 steps" in titles(fitted.plot(unequal, rows=[3]))[0]
+
+
+@pytest.mark.parametrize("frame_of", [pandas.DataFrame, polars.DataFrame], ids=["pandas", "polars"])
+def test_frames_in_long_form(frame_of, tmp_path):
+    x, y = series(channels=2)
+    steps = x.shape[1]
+    ids = np.repeat(np.arange(len(x))[::-1], steps)  # those of the Series below are in another order
+    table = {"id": ids, "time": np.tile(np.arange(steps), len(x)), "a": x[:, :, 0].ravel(), "b": x[:, :, 1].ravel()}
+    arrays = rc.EarlyClassifier(random_state=0).fit(x, y)
+    named = frame_of(table | {"kind": np.repeat(y, steps)})
+    by_name = rc.EarlyClassifier(random_state=0, channels_first=True).fit(named, "kind")
+    in_order = rc.EarlyClassifier(random_state=0).fit(frame_of(table), y, validation=(named, "kind"))
+    indexed = pandas.Series(y[::-1])
+    by_id = rc.EarlyClassifier(random_state=0).fit(frame_of(table), indexed)
+    expected = arrays.predict_proba(x)
+    shuffled = frame_of(dict(reversed(table.items())))
+    by_name.save(tmp_path / "model.safetensors")
+    loaded = rc.EarlyClassifier.load(tmp_path / "model.safetensors")
+    for classifier in (by_name, by_id, loaded):
+        np.testing.assert_array_equal(classifier.predict_proba(shuffled), expected)
+    np.testing.assert_array_equal(by_name.predict_proba(named), expected)
+    np.testing.assert_array_equal(in_order.predict(shuffled), arrays.predict(x))
+    score = arrays.score(x, y)
+    assert by_name.score(named, "kind") == by_name.score(shuffled, y) == by_id.score(shuffled, indexed) == score > 0.9
+    assert by_name.columns_.values == ("a", "b") and arrays.columns_ is None
+    with pytest.raises(ValueError, match="it has no column 'b'"):
+        by_name.predict(frame_of({name: table[name] for name in ("id", "time", "a")}))

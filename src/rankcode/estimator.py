@@ -17,6 +17,8 @@ from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from rankcode.data.frames import is_long_frame, rows_of_frame
+from rankcode.data.series import Columns
 from rankcode.decision import Decision
 from rankcode.inference import decide
 from rankcode.metrics import Curve, tradeoff
@@ -52,6 +54,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
     classes_ : the labels
     network_ : the fitted `rankcode.Network`, with its front end and its rule
     model_ : "kernels" or "recurrent"
+    columns_ : which columns of a frame were read; None for arrays
     tuning_ : what the rule promises on new data: accuracy with an interval, steps, and the whole curve
     baseline_ : accuracies of the majority class and of the nearest neighbour on the training rows
     """
@@ -81,6 +84,9 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, validation: Any = None) -> EarlyClassifier:
         """Fit to series X: [rows, steps], [rows, steps, channels], or a list of arrays of unequal length.
+
+        X may also be a frame of pandas or polars in long form, with columns id, time and values (docs/data.md). Then
+        `y` is the name of its label column, a pandas Series indexed by id, or labels in order of first appearance.
 
         `validation=(X, y)`: rows to fit the rule to, instead of left-out predictions for the training rows.
         """
@@ -113,6 +119,9 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         names = tuple(str(each) for each in self.classes_)
         found = fit_series(train, names, wish, self.model, torch.from_numpy(weights)[used], held, seed, self.verbose)
         self.network_, self.tuning_, self.model_ = found.network, found.tuning, found.model
+        if self.columns_ is not None:
+            front_end: Any = self.network_.front_end
+            self.network_.front_end = front_end.reading(self.columns_)
         self.baseline_ = {"majority": found.majority, "nearest neighbour": found.nearest_neighbour}
         return self
 
@@ -140,6 +149,13 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         values, lengths, _ = self._series(X, None, reset=False)
         return self.classes_[self._decide(values, lengths, Never()).label.numpy()]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of right answers."""
+        if is_long_frame(X):
+            check_is_fitted(self)
+            _, y, _ = rows_of_frame(X, y, self.columns_)
+        return super().score(X, y, sample_weight)
 
     def tradeoff(self, X: Any, y: Any) -> Curve:
         """Accuracy against steps read, a point for each threshold on the largest probability."""
@@ -177,6 +193,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         loaded.network_ = load(path)
         loaded.classes_ = np.array(loaded.network_.label_names)
         loaded.channels_ = loaded.network_.cell.input_size
+        front_end: Any = loaded.network_.front_end
+        loaded.columns_ = Columns(front_end.label_column, False, values=front_end.channel_names)
         return loaded
 
     def _decide(self, values: torch.Tensor, lengths: torch.Tensor, rule: Any) -> Decision:
@@ -188,8 +206,15 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
 
     def _series(self, X: Any, y: Any, reset: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """X as [rows, steps, channels], padded, the lengths, and y as an array."""
+        if reset:
+            self.columns_ = None
+        if is_long_frame(X):
+            rows, y, columns = rows_of_frame(X, y, self.columns_)
+            if reset:
+                self.columns_ = columns
+            return self._rows(rows, y, reset, channels_first=False)
         if isinstance(X, list | tuple) and any(np.ndim(row) == 2 or len(row) != len(X[0]) for row in X if np.ndim(row)):
-            return self._rows(X, y, reset)
+            return self._rows(X, y, reset, self.channels_first)
         checks: dict[str, Any] = {"X": X, "dtype": "numeric", "allow_nd": True, "reset": reset}
         if y is None:
             X = validate_data(self, **checks)
@@ -205,12 +230,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         self._check_channels(values.shape[2], reset)
         return values, torch.full((len(values),), values.shape[1]), y
 
-    def _rows(self, X: Any, y: Any, reset: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def _rows(self, X: Any, y: Any, reset: bool, channels_first: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """A list of rows of unequal length, each [steps] or [steps, channels]."""
         rows = []
         for number, row in enumerate(X):
             row = np.asarray(row, dtype=np.float64)
-            row = row[:, None] if row.ndim == 1 else row.T if self.channels_first else row
+            row = row[:, None] if row.ndim == 1 else row.T if channels_first else row
             if row.ndim != 2 or len(row) == 0 or not np.isfinite(row).all():
                 raise ValueError(f"row {number} of X must be [steps] or [steps, channels] of finite numbers")
             rows.append(torch.from_numpy(np.ascontiguousarray(row)))

@@ -59,7 +59,7 @@ def roles_of(path: Path, names: Sequence[str], options: Options) -> Roles:
         if len(found) > 1:
             raise BadData(f"{path}: {len(found)} of its columns are called {options.label!r}")
         label = found[0] if found else None
-        if label is None and options.channels is None:  # the user named it
+        if label is None and options.labelled and options.channels is None:  # the user named it
             raise BadData(f"{path}: it has no column {options.label!r}; {_listed(names)}")
         free.discard(-1 if label is None else label)
     channels = [column for column in sorted(free) if names[column] in options.channel_names]
@@ -74,10 +74,12 @@ def roles_of(path: Path, names: Sequence[str], options: Options) -> Roles:
             f"{path}: its column {names[time]!r} looks like the time of long form, which needs a column "
             f"{' or '.join(ID_NAMES)} too; for wide form, rename or remove it"
         )
-    if time is not None and len(channels) == len(options.channel_names) > 0:
-        values = sorted(channels, key=lambda column: options.channel_names.index(names[column]))
-    else:
-        values = sorted(free | set(channels))
+    values = sorted(free | set(channels))
+    if time is not None and options.channel_names:
+        found = {names[column]: column for column in channels}
+        if missing := [name for name in options.channel_names if name not in found]:
+            raise BadData(f"{path}: it has no column {missing[0]!r}, which was trained on; {_listed(names)}")
+        values = [found[name] for name in options.channel_names]
     candidates: tuple[int, ...] = ()
     if label is None and time is not None and options.labelled:
         raise BadData(no_label(path, names, options))

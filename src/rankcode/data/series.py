@@ -17,6 +17,7 @@ from rankcode.data.sources import BadData
 Layout = Literal["auto", "steps-first", "channels-first"]
 ARRAYS = "arrays"  # stands for the path of data that was given as arrays
 LARGEST = np.finfo(np.float32).max
+SKIP_HINT = "; skip_bad=True leaves it out"
 SUSPICIOUS = 5  # times as many values as steps: more likely [rows, channels, steps] than [rows, steps, channels]
 
 
@@ -95,7 +96,7 @@ def collect(
         except BadData as reason:
             message = f"{path}, {where}: {reason}"
             if left_out is None:
-                raise BadData(f"{message}; skip_bad=True leaves it out") from None
+                raise BadData(message + SKIP_HINT) from None
             left_out.append(message)
         else:
             values.append(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankcode.data.arrays import as_tensor
-from rankcode.data.series import Options
+from rankcode.data.series import Columns, Options
 from rankcode.data.series_files import FORMATS, read_rows
 from rankcode.device_constants import constant
 from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
@@ -86,6 +86,10 @@ class Standardise(FrontEnd):
         if np.ndim(data) == 3 and data.shape[2] != len(self.mean) == data.shape[1]:
             data = as_tensor(data).transpose(1, 2)  # [rows, channels, steps], as it cannot be anything else
         return ((name, _without_missing_end(row)) for name, row in super().rows(data))
+
+    def reading(self, columns: Columns | None) -> Standardise:
+        """The same for tables with these columns."""
+        return self if columns is None else replace(self, label_column=columns.label, channel_names=columns.values)
 
     def read(self, raw: Any) -> StoredRow:
         row = super().read(raw)

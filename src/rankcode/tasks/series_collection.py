@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -44,10 +43,7 @@ class SeriesCollection:
 
     def front_end(self, index: np.ndarray) -> Standardise:
         """Standardises with the mean and standard deviation of these rows."""
-        front_end = Standardise.of(steps_of(self.values, self.lengths, index))
-        if self.columns is None:
-            return front_end
-        return replace(front_end, label_column=self.columns.label, channel_names=self.columns.values)
+        return Standardise.of(steps_of(self.values, self.lengths, index)).reading(self.columns)
 
     def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Standardise, augment: bool = False) -> Packed:
         if augment:
