@@ -28,6 +28,7 @@ COMMANDS = {  # the class of each command is called like it, and lives in the mo
     "tradeoff": "Draw accuracy against steps read, over thresholds.",
     "predict": "Answer recordings or series that have no labels.",
     "data": "Download a public data set.",
+    "compare": "Compare early classifiers, ours and others, on sets of series.",
     "bench": "Measure the speed of the engines on this machine.",
     "reproduce": "Make figures and tables of the paper.",
 }

@@ -1,0 +1,191 @@
+"""What is compared: a class for each way to classify series early, in a table by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rankcode.data import Batch
+from rankcode.data.series import Series
+from rankcode.estimator import EarlyClassifier
+from rankcode.inference import decide
+from rankcode.metrics import tradeoff
+from rankcode.objectives import AtEnd, EveryStep, Objective, UntilSpike
+from rankcode.stopping import tune
+from rankcode.tasks import OwnData
+from rankcode.training import Training, fit
+from rankcode.training.recipes import recipe
+from rankcode.training.standard_network import standard_network
+
+
+class Answers(NamedTuple):
+    """The answers of a method for the test rows, at one α."""
+
+    alpha: float
+    labels: np.ndarray  # [rows], str
+    steps: np.ndarray  # [rows], steps read
+    fit_seconds: float  # of CPU time, which other work on the machine hardly changes
+    predict_seconds: float  # of CPU time, for all test rows at once
+    area: float | None  # under the curve of accuracy against earliness, over thresholds
+
+
+class CannotReadError(ValueError):
+    """The method does not read such data: the set is left out of its results."""
+
+
+class Method(ABC):
+    """A method on one set with one seed. `fit` does what does not depend on α, and `tune` the rest."""
+
+    def __init__(self, train: Series, test: Series, seed: int):
+        self.train, self.test, self.seed = train, test, seed
+
+    def answers(self, alphas: Sequence[float]) -> Iterator[Answers]:
+        begun = time.process_time()
+        self.fit()
+        fitted, area = time.process_time() - begun, None
+        for number, alpha in enumerate(alphas):
+            begun = time.process_time()
+            self.tune(alpha)
+            tuned = time.process_time()
+            labels, steps = self.predict()
+            done = time.process_time()
+            area = area if number else self.area()
+            yield Answers(alpha, np.asarray(labels), np.asarray(steps), fitted + tuned - begun, done - tuned, area)
+
+    @abstractmethod
+    def fit(self) -> None: ...
+
+    @abstractmethod
+    def tune(self, alpha: float) -> None: ...
+
+    @abstractmethod
+    def predict(self) -> tuple[Any, Any]:
+        """Labels and steps read of the test rows."""
+
+    def area(self) -> float | None:
+        return None
+
+
+class Estimator(Method):
+    """`EarlyClassifier`, fitted for each α."""
+
+    def __init__(self, train: Series, test: Series, seed: int, model: str):
+        super().__init__(train, test, seed)
+        self.model = model
+
+    def fit(self) -> None:
+        pass
+
+    def tune(self, alpha: float) -> None:
+        self.classifier = EarlyClassifier(alpha=alpha, model=self.model, random_state=self.seed)  # type: ignore[arg-type]
+        self.classifier.fit(self.train.rows(), np.array(self.train.labels))
+
+    def predict(self) -> tuple[Any, Any]:
+        return self.classifier.predict_early(self.test.rows())
+
+    def area(self) -> float:
+        return self.classifier.tradeoff(self.test.rows(), np.array(self.test.labels)).area
+
+
+class Recurrent(Method):
+    """The GRU of the default recipe. A fifth of the training rows selects its weights and its rule."""
+
+    def __init__(self, train: Series, test: Series, seed: int, objective: Objective, kind: Any):
+        super().__init__(train, test, seed)
+        self.objective, self.kind = objective, kind
+
+    def fit(self) -> None:
+        self.task = task_of(self.train, self.test, self.seed)
+        settings = recipe("default", len(self.train.labels))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            self.network = standard_network(self.task, settings.cell, settings.hidden_size)
+        fit(self.network, self.task, self.objective, Training(seed=self.seed, device="cpu", progress=False))
+
+    def tune(self, alpha: float) -> None:
+        self.network.rule = tune(self.network, self.task, alpha=alpha, kind=self.kind).rule
+
+    def predict(self) -> tuple[Any, Any]:
+        inputs, _, lengths = whole(self.task.test)
+        decision = decide(self.network, inputs, lengths)
+        return np.array(self.task.label_names)[decision.label.numpy()], decision.steps.numpy()
+
+    def area(self) -> float:
+        return tradeoff(self.network, self.task).area
+
+
+class Peer(Method):
+    """A method of another library, in a process of an interpreter that has it, for all α at once."""
+
+    def __init__(self, train: Series, test: Series, seed: int, name: str, python: str, time_limit: float):
+        super().__init__(train, test, seed)
+        self.name, self.python, self.time_limit = name, python, time_limit
+
+    def answers(self, alphas: Sequence[float]) -> Iterator[Answers]:
+        if len({*self.train.lengths, *self.test.lengths}) > 1:
+            raise CannotReadError("reads rows of one length only")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "request.npz"
+            arrays: dict[str, Any] = {
+                "train": np.stack(self.train.rows()),  # [rows, steps, channels]
+                "test": np.stack(self.test.rows()),
+                "train_labels": np.array(self.train.labels),
+                "test_labels": np.array(self.test.labels),
+            }
+            np.savez(file, alphas=np.array(alphas), seed=np.array(self.seed), **arrays)
+            command = [self.python, str(Path(__file__).with_name("peers.py")), self.name, str(file)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=self.time_limit)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"took more than {self.time_limit:g} s") from None
+        lines = done.stdout.splitlines()
+        if done.returncode != 0 or not lines:
+            reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            advice = ": install rankcode[compare] there" if "No module named" in reason else ""
+            raise RuntimeError(f"{self.python}: {reason}{advice}")
+        for each in json.loads(lines[-1]):
+            yield Answers(**{**each, "labels": np.array(each["labels"]), "steps": np.array(each["steps"])})
+
+    def fit(self) -> None:
+        raise NotImplementedError
+
+    tune = predict = fit  # type: ignore[assignment]
+
+
+def task_of(train: Series, test: Series, seed: int) -> OwnData:
+    """The set as a task, a fifth of the training rows set aside for validation."""
+    return OwnData.of(train.rows(), train.labels, test=(test.rows(), test.labels), split_seed=seed)
+
+
+def whole(source: Any) -> Batch:
+    """All rows of a source as one batch on the CPU."""
+    return next(source.scan(source.size, torch.device("cpu")))
+
+
+def methods(peers_python: str | None = None, time_limit: float = 3600) -> dict[str, Callable[..., Any]]:
+    """Every method by name: a function of the training rows, the test rows and a seed."""
+    from rankcode.experiments.compare.checkpoint_cost import CheckpointCost
+    from rankcode.experiments.compare.earliness_reward import Elects
+
+    peer = partial(Peer, python=peers_python or sys.executable, time_limit=time_limit)
+    return {
+        "kernels": partial(Estimator, model="kernels"),
+        "auto": partial(Estimator, model="auto"),
+        "recurrent": partial(Recurrent, objective=UntilSpike(0.95), kind="auto"),
+        "every-step": partial(Recurrent, objective=EveryStep(), kind="threshold"),
+        "conventional": partial(Recurrent, objective=AtEnd(), kind="threshold"),
+        "elects": Elects,
+        "checkpoint-cost": CheckpointCost,
+        **{name: partial(peer, name=name) for name in ("teaser", "probability-threshold", "non-myopic")},
+    }

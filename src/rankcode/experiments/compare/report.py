@@ -1,0 +1,132 @@
+"""What a comparison found: a picture of mean ranks, and tables in Markdown."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from rankcode.experiments.compare.ranks import costs_at, different, groups, mean_ranks
+from rankcode.plots.style import BLUE, DARK
+from rankcode.saving.files import write_whole
+
+OURS = ("kernels", "recurrent", "auto")
+MEASURES = ("accuracy", "earliness", "harmonic_mean", "cost")
+
+
+def write_report(records: Sequence[dict[str, Any]], folder: Path) -> str:
+    """Write ranks.png and table.md into a folder, and return the table."""
+    text, picture = tables(records), io.BytesIO()
+    plot_ranks(records).savefig(picture, format="png", dpi=150)
+    write_whole(folder / "ranks.png", picture.getvalue())
+    write_whole(folder / "table.md", text.encode())
+    return text
+
+
+def tables(records: Sequence[dict[str, Any]]) -> str:
+    """For each α, the means over sets of each method's means over seeds; the costs on each set; what is missing."""
+    alphas = sorted({record["alpha"] for record in records})
+    parts = [*(summary(records, alpha) for alpha in alphas), *(by_set(records, alpha) for alpha in alphas)]
+    return "\n\n".join([*parts, *missing(records)]) + "\n"
+
+
+def summary(records: Sequence[dict[str, Any]], alpha: float) -> str:
+    costs = costs_at(records, alpha)
+    lines = [
+        f"| α = {alpha:g} | mean rank | cost | accuracy | earliness | harmonic mean | area | fit (s) | ms a case "
+        "| sets | seeds |",
+        "|---" * 11 + "|",
+    ]
+    for name, rank in mean_ranks(costs).items():
+        own = [r for r in records if r["method"] == name and r["alpha"] == alpha and "cost" in r]
+        columns = ("cost", "accuracy", "earliness", "harmonic_mean", "area", "fit_seconds", "milliseconds")
+        cost, accuracy, earliness, middle, area, seconds, each = (mean_over_sets(own, column) for column in columns)
+        shown = "" if area is None else f"{area:.3f}"
+        seeds = len({r["seed"] for r in own})
+        lines.append(
+            f"| {name} | {rank:.2f} | {cost:.4f} | {accuracy:.3f} | {earliness:.3f} | {middle:.3f} | {shown} "
+            f"| {seconds:.1f} | {each:.2f} | {len(costs[name])} | {seeds} |"
+        )
+    return "\n".join(lines)
+
+
+def mean_over_sets(records: Sequence[dict[str, Any]], column: str) -> float | None:
+    """The mean over sets of the means over seeds."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        if record[column] is not None:
+            values.setdefault(record["set"], []).append(record[column])
+    return fmean(map(fmean, values.values())) if values else None
+
+
+def by_set(records: Sequence[dict[str, Any]], alpha: float) -> str:
+    """The cost of every method on every set; the lowest in bold."""
+    costs = costs_at(records, alpha)
+    names = list(mean_ranks(costs))
+    lines = [f"| cost at α = {alpha:g} | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for each in sorted({each for sets in costs.values() for each in sets}):
+        own = [costs[name].get(each) for name in names]
+        least = min(value for value in own if value is not None)
+        cells = ["–" if v is None else f"**{v:.3f}**" if v <= least + 1e-9 else f"{v:.3f}" for v in own]
+        lines.append(f"| {each} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def missing(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What a method could not read, or where it failed: a list in Markdown, or nothing."""
+    found = {
+        f"- {record['method']} on {record['set']}: {reason} (seed {record['seed']})"
+        for record in records
+        if (reason := record.get("left_out") or record.get("error"))
+    }
+    return ["Not ranked:\n\n" + "\n".join(sorted(found))] if found else []
+
+
+def plot_ranks(records: Sequence[dict[str, Any]]) -> Figure:
+    """Mean ranks at each α, the best on the left; a bar joins methods that do not differ by more than chance."""
+    alphas = sorted({record["alpha"] for record in records if "cost" in record})
+    count = max((len(costs_at(records, alpha)) for alpha in alphas), default=2)
+    rows = (count + 1) // 2
+    figure = Figure(figsize=(9, len(alphas) * (1.1 + 0.3 * rows)), layout="constrained")
+    for axes, alpha in zip(figure.subplots(len(alphas), squeeze=False)[:, 0], alphas, strict=True):
+        costs = costs_at(records, alpha)
+        ranks = mean_ranks(costs)
+        joined = groups(ranks, different(costs))
+        depth = 0.35 * (len(joined) + 1)  # below the bars come the names
+        low, high = 1, max(2, len(ranks))
+        axes.set(xlim=(low - 0.45 * high, high + 0.45 * high), ylim=(-depth - 0.55 * rows - 0.2, 1.0))
+        axes.axis("off")
+        axes.set_title(f"cost at α = {alpha:g}: mean rank over {_sets(costs)} sets", loc="left", fontsize=11)
+        axes.plot([low, high], [0, 0], color=DARK, lw=1.2)
+        for rank in range(low, high + 1):
+            axes.plot([rank, rank], [0, 0.15], color=DARK, lw=1.2)
+            axes.text(rank, 0.25, str(rank), ha="center", va="bottom", fontsize=9)
+        for number, (name, rank) in enumerate(ranks.items()):
+            left = number < (len(ranks) + 1) // 2
+            line = number if left else len(ranks) - 1 - number
+            y, x = -depth - 0.55 * line, low - 0.1 * high if left else high + 0.1 * high
+            colour = BLUE if name in OURS else DARK
+            axes.plot([rank, rank, x], [0, y, y], color=colour, lw=0.9)
+            label = f"{name}  {rank:.2f}" if left else f"{rank:.2f}  {name}"
+            weight = "bold" if name in OURS else "normal"
+            axes.text(
+                x + (-0.05 if left else 0.05),
+                y,
+                label,
+                ha="right" if left else "left",
+                va="center",
+                color=colour,
+                weight=weight,
+            )
+        for number, names in enumerate(joined):
+            y = -0.35 * (number + 0.6)
+            axes.plot([ranks[names[0]] - 0.06, ranks[names[-1]] + 0.06], [y, y], color=DARK, lw=4, alpha=0.75)
+    return figure
+
+
+def _sets(costs: dict[str, dict[str, float]]) -> int:
+    return len({each for sets in costs.values() for each in sets})

@@ -1,0 +1,39 @@
+"""`report.py`: the tables and the picture of a comparison."""
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("scipy")
+
+from rankcode.experiments.compare.report import plot_ranks, tables, write_report
+
+
+def record(method, each, seed, cost, **more):
+    fixed = {"accuracy": 0.9, "earliness": 0.5, "harmonic_mean": 0.643, "area": None, "fit_seconds": 1.25}
+    values = {"set": each, "method": method, "seed": seed, "alpha": 0.5, **fixed, "milliseconds": 0.125, "cost": cost}
+    return {**values, **more}
+
+
+RECORDS = [
+    record("kernels", "A", 0, 0.1, area=0.75),
+    record("kernels", "A", 1, 0.2, area=0.85),
+    record("kernels", "B", 0, 0.35, area=0.9),
+    record("teaser", "A", 0, 0.4),
+    {"set": "B", "method": "teaser", "seed": 0, "alpha": 0.5, "left_out": "reads rows of one length only"},
+]
+
+
+def test_the_tables():
+    text = tables(RECORDS)
+    assert "| kernels | 1.00 | 0.2500 | 0.900 | 0.500 | 0.643 | 0.850 | 1.2 | 0.12 | 2 | 2 |" in text
+    assert "| teaser | 2.00 | 0.4000 | 0.900 | 0.500 | 0.643 |  | 1.2 | 0.12 | 1 | 1 |" in text
+    assert "| A | **0.150** | 0.400 |" in text and "| B | **0.350** | – |" in text
+    assert "- teaser on B: reads rows of one length only (seed 0)" in text
+
+
+def test_the_picture_names_every_method(tmp_path):
+    write_report(RECORDS, tmp_path)
+    assert (tmp_path / "ranks.png").read_bytes()[:4] == b"\x89PNG" and "teaser" in (tmp_path / "table.md").read_text()
+    (axes,) = plot_ranks(RECORDS).axes
+    shown = {text.get_text() for text in axes.texts}
+    assert {"kernels  1.00", "2.00  teaser", "1", "2"} <= shown
