@@ -67,6 +67,7 @@ def test_a_report_by_hand(rows):
     assert report.fired == pytest.approx(0.75)
     assert report.loss == pytest.approx(-sum(map(math.log, (0.9, 0.1, 0.8, 0.4))) / 4)
     assert report.steps_histogram == (1, 2, 1)
+    assert report.confusion == ((1, 0), (2, 1))
     zero, one = report.classes
     assert (zero.label, zero.rows, zero.accuracy, zero.mean_steps, zero.fired) == (0, 1, 1, 2, 1)
     assert (one.label, one.rows) == (1, 3)

@@ -100,6 +100,7 @@ class Report:
     milliseconds: float | None  # mean of what was heard, look-ahead included; None where the data is not sound
     classes: tuple[ClassReport, ...]
     steps_histogram: tuple[int, ...]  # rows that read 1, 2, … steps
+    confusion: tuple[tuple[int, ...], ...]  # for each class of the network, its rows by the class that was answered
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -134,9 +135,12 @@ def evaluate(
         decision = result.decision
         likelihood = decision.probabilities.gather(1, labels[:, None])[:, 0].double().clamp(min=1e-38)
         earliness = decision.steps.double() / result.lengths
-        parts = labels, decision.label == labels, decision.steps, earliness, decision.fired, -likelihood.log()
+        parts = labels, decision.label, decision.steps, earliness, decision.fired, -likelihood.log()
         columns.append(torch.stack([part.double() for part in parts]))
-    label, right, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
+    label, answer, steps, earliness, fired, loss = torch.cat(columns, 1).cpu()
+    right = (answer == label).double()
+    classes = network.num_classes
+    confusion = torch.bincount((classes * label + answer).long(), minlength=classes**2).view(classes, classes)
     heard = milliseconds_heard(source, steps.long())
     accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
     names = network.label_names or [str(each) for each in range(network.num_classes)]
@@ -164,6 +168,7 @@ def evaluate(
             for chosen in [label == each]
         ),
         steps_histogram=tuple(torch.bincount(steps.long())[1:].tolist()),
+        confusion=tuple(map(tuple, confusion.tolist())),
     )
 
 

@@ -199,3 +199,34 @@ def test_classes_that_must_not_fire_stay_silent_at_another_threshold(trained, ca
     capsys.readouterr()
     main(["predict", "run", str(trained / "levels.npz"), *CPU, "--threshold", "0.7", "--json"])
     assert {each["label"] for each in answers(capsys) if each["fired"]} == {"high"}
+
+
+def test_the_confusion_matrix_as_numbers_and_as_a_picture(trained, capsys):
+    pytest.importorskip("matplotlib")
+    run = str(trained / "series-run")
+    for _ in range(2):  # its own file is replaced
+        main(["evaluate", run, *CPU, "--json", "--plot", "confusion.png"])
+        captured = capsys.readouterr()
+        assert "wrote confusion.png" in captured.err
+        report = json.loads(captured.out)["report"]
+    assert [sum(row) for row in report["confusion"]] == [each["rows"] for each in report["classes"]]
+    right = sum(row[label] for label, row in enumerate(report["confusion"]))
+    assert right / report["rows"] == report["accuracy"]
+    assert Path("confusion.png").read_bytes().startswith(b"\x89PNG")
+    Path("mine.png").write_bytes(b"\x89PNG")
+    says(["evaluate", run, *CPU, "--plot", "mine.png"], "did not write it", "--plot", status=2)
+
+
+def test_simple_classifiers_are_named_beside_a_network_on_series(trained, capsys, monkeypatch):
+    monkeypatch.setenv("RANKCODE_DATA", str(trained / "kept"))
+    main(["evaluate", str(trained / "series-run"), *CPU])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "to beat" in line]
+    assert line.split("   (")[0].split("  ")[-1].strip() == "majority class 50.00 %, nearest neighbour 100.00 %"
+    main(["evaluate", str(trained / "series-run"), *CPU, "--json"])
+    assert json.loads(capsys.readouterr().out)["report"]["baselines"] == {
+        "majority class": 0.5,
+        "nearest neighbour": 1.0,
+    }
+    main(["evaluate", str(trained / "sound-run"), *CPU])
+    main(["evaluate", str(trained / "series-run"), "--on", str(trained / "levels.npz"), *CPU])
+    assert "to beat" not in capsys.readouterr().out

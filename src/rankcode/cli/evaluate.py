@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from rankcode.cli.messages import UsageError, say, say_left_out
 from rankcode.cli.options import Device, Flag, Model, MovedData, TestRows, named_device, rule_at
+from rankcode.cli.output_files import Picture
+from rankcode.front_ends import Standardise
 from rankcode.metrics import ALPHA, Report, evaluate
 from rankcode.rules import Never, Rule
 from rankcode.saving.run_folder import RunFolder
-from rankcode.tasks import rows_for
+from rankcode.tasks import OwnData, rows_for
+from rankcode.training.baselines import baselines
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Evaluate:
 
         rankcode evaluate runs/gestures
         rankcode evaluate runs/gestures --threshold 0.99 --json
+        rankcode evaluate runs/gestures --plot confusion.png
         rankcode evaluate runs/gestures --on others.npz
     """
 
@@ -37,6 +42,8 @@ class Evaluate:
     model: Model = None
     alpha: float = ALPHA
     """Weight of earliness in the cost."""
+    plot: str | None = None
+    """Draw the confusion matrix into this .png file. Only a file that this command wrote is replaced."""
     skip_bad: Flag = False
     """Leave out files and rows that cannot be used, and name them."""
     data: MovedData = None
@@ -51,6 +58,7 @@ class Evaluate:
             raise UsageError("--on takes all rows of its data: it does not go with --data, --test-rows or --split")
         if not self.alpha >= 0:
             raise UsageError(f"--alpha must be at least 0, not {self.alpha:g}")
+        picture = None if self.plot is None else Picture(self.plot, "evaluate")
         network = folder.model(self.model).to(named_device(self.device))
         rules: dict[str, Rule]
         if self.threshold is not None:
@@ -68,16 +76,29 @@ class Evaluate:
         reports = {
             name: evaluate(network, task, rule, split, self.alpha, progress=True) for name, rule in rules.items()
         }
-        if self.json:
-            print(json.dumps({name or "report": report.as_dict() for name, report in reports.items()}, indent=2))
-            return
+        simple = {}
+        if isinstance(task, OwnData) and isinstance(task.front_end, Standardise):
+            simple = baselines(task.train, getattr(task, split))
         rows = f"{split} rows" if self.on is None else f"rows of {self.on}"
-        for name, report in reports.items():
-            say(f"{self.run_folder} on {report.rows:,} {rows}{', ' if name else ''}{name}", *_table(report))
+        titles = {name: f"on {report.rows:,} {rows}{', ' if name else ''}{name}" for name, report in reports.items()}
+        if self.json:
+            more = {"baselines": simple} if simple else {}
+            print(json.dumps({name or "report": report.as_dict() | more for name, report in reports.items()}, indent=2))
+        else:
+            for name, report in reports.items():
+                say(f"{self.run_folder} {titles[name]}", *_table(report, simple))
+        if picture is not None:
+            from rankcode.plots import plot_confusion
+
+            names = network.label_names or [str(label) for label in range(network.num_classes)]
+            matrices = {titles[name]: report.confusion for name, report in reports.items()}
+            picture.write(plot_confusion(matrices, names))
+            say(f"wrote {picture.path}", file=sys.stderr)
 
 
-def _table(report: Report) -> list[str]:
-    """A report as lines of text."""
+def _table(report: Report, simple: dict[str, float]) -> list[str]:
+    """A report as lines of text, with the accuracies of simple classifiers."""
+    compared = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in simple.items())
     lines = [
         f"  accuracy       {100 * report.accuracy:.2f} %",
         f"  mean steps     {report.mean_steps:.2f}   (earliness {report.earliness:.3f})",
@@ -85,6 +106,7 @@ def _table(report: Report) -> list[str]:
         f"  fired          {100 * report.fired:.1f} %",
         f"  harmonic mean  {report.harmonic_mean:.4f}",
         f"  cost           {report.cost:.4f}   (α = {report.alpha:g})",
+        *([f"  to beat        {compared}   (accuracies with whole rows)"] if simple else []),
         "",
         f"  {'class':<12} {'rows':>9}  accuracy  mean steps   fired",
     ]

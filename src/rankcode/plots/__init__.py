@@ -6,6 +6,7 @@ except ImportError:
     raise ImportError("pictures need matplotlib: pip install 'rankcode[plots]'") from None
 
 from rankcode.plots.answers import plot_answers
+from rankcode.plots.confusion import plot_confusion
 from rankcode.plots.examples import plot_examples
 from rankcode.plots.tradeoff import plot_tradeoff
 from rankcode.plots.training import plot_spike_times, plot_training
@@ -13,6 +14,7 @@ from rankcode.plots.tuning import plot_reliability, plot_tuning
 
 __all__ = [
     "plot_answers",
+    "plot_confusion",
     "plot_examples",
     "plot_reliability",
     "plot_spike_times",

@@ -21,7 +21,7 @@ from rankcode.rules import Never, Rule, Threshold
 MAX_PANELS = 6  # rows that are drawn unless more are asked for
 COLUMNS = 3
 MAX_LINES = 8  # channels that are drawn as lines; more become an image
-TITLE_WIDTH = 44  # characters that fit above a panel
+TITLE_WIDTH = 50  # characters that fit above a panel
 BOUNDARY = "fires when the largest reaches this"
 GRID = torch.linspace(0, 1, 201, dtype=torch.float64)  # probabilities at which a rule is asked whether it fires
 
@@ -105,6 +105,7 @@ def _draw_row(above: Axes, below: Axes, network: Network, row: Tensor, rule: Rul
     below.plot(read, compared[at, label], "o", ms=7, mfc=face, mec=DARK, zorder=5)
     for axes in (above, below):
         plain(axes)
+        axes.grid(visible=not axes.images)
         if read < length:
             axes.axvspan(read, length + 0.5, color="#f4f4f5", alpha=0.8, lw=0, zorder=3)
         axes.axvline(read, color=DARK, lw=1.2, zorder=4)

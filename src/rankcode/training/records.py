@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankcode.data.sources import Source
-from rankcode.metrics import cost, evaluate
+from rankcode.metrics import Report, cost, evaluate
 from rankcode.rules import Never, Rule
 from rankcode.training.config import Training
 
@@ -57,8 +57,13 @@ def make_record(state: TrainingState, held_out: Source | None, rule: Rule, spike
         engine = state.config.engine
         report = evaluate(state.model, held_out, rule, engine=engine)
         spikes = report if spike_rule is rule else evaluate(state.model, held_out, spike_rule, engine=engine)
-        record |= {"validation": report.as_dict(), "first_spike": spikes.as_dict()}
+        record |= {"validation": _recorded(report), "first_spike": _recorded(spikes)}
     return json.loads(json.dumps(record))  # exactly what metrics.jsonl gives back
+
+
+def _recorded(report: Report) -> dict[str, Any]:
+    """A report without its confusion matrix, which grows with the square of the classes."""
+    return {name: value for name, value in report.as_dict().items() if name != "confusion"}
 
 
 # `Training.select` → the larger, the better. A report, and the weight of earliness.

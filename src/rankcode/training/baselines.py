@@ -1,0 +1,47 @@
+"""Simple classifiers that a network should beat."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankcode.data.sources import Batch, Packed
+
+MAX_ROWS = 1000  # that are compared with each other; of more, every second, third, … is taken
+
+
+def baselines(train: Packed, test: Packed) -> dict[str, float]:
+    """Accuracies on test rows of the majority class and of the class of the nearest row, both of the training rows."""
+    majority = int(torch.bincount(train.labels).argmax())
+    return {
+        "majority class": float((test.labels == majority).double().mean()),
+        "nearest neighbour": nearest_neighbour(_some_rows(train), _some_rows(test)),
+    }
+
+
+def nearest_neighbour(train: Batch, test: Batch | None = None) -> float:
+    """The accuracy of answering with the class of the nearest training row, by the Euclidean distance of whole rows;
+    without test rows, of the nearest other training row."""
+    tried = train if test is None else test
+    steps = max(train.inputs.shape[1], tried.inputs.shape[1])
+    distance = torch.cdist(_flat(tried, steps), _flat(train, steps))
+    if test is None:
+        distance.fill_diagonal_(torch.inf)
+    return float((train.labels[distance.argmin(1)] == tried.labels).double().mean())
+
+
+def _some_rows(source: Packed) -> Batch:
+    index = torch.linspace(0, source.size - 1, min(source.size, MAX_ROWS)).long()
+    stored, labels, lengths = source.take(index, "cpu")
+    inputs, lengths = (stored, lengths) if source.encode is None else source.encode(stored, lengths)
+    return Batch(inputs, labels, lengths)
+
+
+def _flat(batch: Batch, steps: int) -> Tensor:
+    """[rows, steps · channels], with zeros after the end of a row."""
+    inputs = batch.inputs.float()
+    if batch.lengths is not None:
+        real = torch.arange(inputs.shape[1]) < batch.lengths[:, None]
+        inputs = inputs.where(real[:, :, None], 0.0)
+    return F.pad(inputs, (0, 0, 0, steps - inputs.shape[1])).flatten(1)
