@@ -37,7 +37,7 @@ def test_labels_keep_their_type(frame_of):
     assert rows == ROWS and labels == [7, 3, 9] and columns.label == "kind"
     assert isinstance(labels[0], np.integer)
     changed = frame_of(TABLE | {"kind": [7, 3, 7, 9, 8]})
-    with pytest.raises(ValueError, match=r"^X, id 'a': it has two labels, '3' and '8'$"):
+    with pytest.raises(ValueError, match=r"^X, id 'a': it has two labels in column 'kind', '3' and '8'$"):
         rows_of_frame(changed, "kind")
     with pytest.raises(ValueError, match="X: it has no column 'sort'; its columns are 'id', 'time', 'x', 'y'"):
         rows_of_frame(frame_of(TABLE), "sort")

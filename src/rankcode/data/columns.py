@@ -14,9 +14,9 @@ LABEL_NAMES, LAST_LABEL_NAMES = ("label", "class", "target"), ("y",)
 ID_NAMES = ("id", "series", "series_id", "case_id")
 CLEAR_TIME_NAMES = ("time", "timestamp", "datetime")
 TIME_NAMES = (*CLEAR_TIME_NAMES, "date", "t", "step")  # beside an id
-SPLIT_NAMES = ("split",)
+SPLIT_NAME = "split"
 INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")  # of the index that pandas writes unless told otherwise
-KNOWN_NAMES = {*LABEL_NAMES, *LAST_LABEL_NAMES, *ID_NAMES, *TIME_NAMES, *SPLIT_NAMES}
+KNOWN_NAMES = {*LABEL_NAMES, *LAST_LABEL_NAMES, *ID_NAMES, *TIME_NAMES, SPLIT_NAME}
 
 
 class Roles(NamedTuple):
@@ -43,7 +43,7 @@ def roles_of(path: Path, names: Sequence[str], options: Options) -> Roles:
     """The columns by their names."""
 
     def find(known: Collection[str], what: str, advice: str = "rename or remove one") -> int | None:
-        found = [column for column in free if is_named(names[column], known)]
+        found = [column for column in sorted(free) if is_named(names[column], known)]
         if len(found) > 1:
             first, second = (repr(names[column]) for column in found[:2])
             raise BadData(f"{path}: its columns {first} and {second} could both be the {what}: {advice}")
@@ -61,13 +61,13 @@ def roles_of(path: Path, names: Sequence[str], options: Options) -> Roles:
         label = found[0] if found else None
         if label is None and options.labelled and options.channels is None:  # the user named it
             raise BadData(f"{path}: it has no column {options.label!r}; {_listed(names)}")
-        free.discard(-1 if label is None else label)
+        free -= {label}
     channels = [column for column in sorted(free) if names[column] in options.channel_names]
     free.difference_update(channels)
     if label is None and (options.labelled or options.label is None):
         for known in (LABEL_NAMES, LAST_LABEL_NAMES):
             label = find(known, "label", naming(options)) if label is None else label
-    split, series_id = find(SPLIT_NAMES, "split"), find(ID_NAMES, "id")
+    split, series_id = find([SPLIT_NAME], "split"), find(ID_NAMES, "id")
     time = find(CLEAR_TIME_NAMES if series_id is None else TIME_NAMES, "time")
     if time is not None and series_id is None:
         raise BadData(

@@ -161,12 +161,13 @@ def _long(table: Table, ids: list[str], options: Options) -> dict[str, Series]:
         own = times[steps]
         for twice in np.flatnonzero(own[1:] == own[:-1])[:1]:
             lines = " and ".join(table.where(record) for record in records[twice : twice + 2])
-            time = f"{own[twice]:g}" if own.dtype.kind in "biuf" else own[twice]
+            time = f"{own[twice]:.15g}" if own.dtype.kind in "biuf" else own[twice]
             raise BadData(f"time {time} occurs twice, in {lines}")
         for column, what in () if labels is None else ((roles.split, "splits"), (roles.label, "labels")):
-            first, *others = dict.fromkeys(table.texts[column][each] for each in records) if column is not None else [0]
-            if others:
-                raise BadData(f"it has two {what}, {short(repr(first))} and {short(repr(others[0]))}")
+            found = [] if column is None else list(dict.fromkeys(table.texts[column][each] for each in records))
+            if column is not None and len(found) > 1:
+                two = " and ".join(short(repr(each)) for each in found[:2])
+                raise BadData(f"it has two {what} in column {table.names[column]!r}, {two}")
         return values[steps], "none" if labels is None else labels[records[0]]
 
     rows = ((f"id {short(repr(name))}", number) for name, number in numbers.items())

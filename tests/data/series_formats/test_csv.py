@@ -172,8 +172,11 @@ def test_bad_rows_of_wide_form(tmp_path, bad, reason):
     [
         ("2,0,1,x,b", ["line 3: not a number: 'x' in column 'y'"]),
         ("2,0,1,2,b\n2,1,1", ["line 4: the number of its fields"]),
-        ("2,0,1,2,b\n2,1,1,2,c", ["it has two labels, 'b' and 'c'"]),
-        ("2,0,1,2,b\n2,3,1,2,b\n2,0.0,1,2,b", ["time 0 occurs twice, in line 3 and line 5"]),
+        ("2,0,1,2,b\n2,1,1,2,c", ["it has two labels in column 'label', 'b' and 'c'"]),
+        (
+            "2,1700000000.25,1,2,b\n2,3,1,2,b\n2,17e8,1,2,b\n2,1.70000000025e9,1,2,b",
+            ["time 1700000000.25 occurs twice, in line 3 and line 6"],
+        ),
         ("2,,1,2,b", ["line 3: its time is missing"]),
         ("2,now,1,2,b", ["line 3: its time 'now' is not a number"]),
         ("2,0,,,b\n2,1,,,b", ["values are missing"]),
