@@ -61,6 +61,7 @@ def test_the_tutorial(monkeypatch, tmp_path, capsys):
 
 
 def test_your_own_cell_and_data(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
     page = run_page("your-own.md", monkeypatch, tmp_path)
     for report in (page.arrays_report, page.gestures_report, page.leaky_report, page.ramp_report):
         assert report.accuracy > 0.85 and report.earliness < 0.9
@@ -69,6 +70,8 @@ def test_your_own_cell_and_data(monkeypatch, tmp_path, capsys):
     assert all(torch.equal(a, b) for a, b in zip(page.again.parameters(), page.leaky.parameters(), strict=True))
     assert page.doubtful_report.accuracy > 0.85 and page.doubtful_report.earliness < 0.9
     assert page.calm.accuracy > 0.85 and page.calm.earliness < 1
+    assert page.classifier.tuning_.expected.accuracy > 0.9 and page.classifier.tuning_.expected.mean_steps > 40
+    assert (tmp_path / "when-and-why.png").exists()
     assert "stepwise" in capsys.readouterr().out
 
 

@@ -106,3 +106,8 @@ def test_which_rows_are_shown():
     assert answers.some_of_each(["b", "a", "b", "b", "a"]) == [1, 4, 0, 2]
     assert answers.some_of_each(list(range(10)) * 2) == [0, 1, 2, 3, 4, 5]
     assert answers.some_of_each([0] * 5) == [0, 1]
+
+
+def test_no_rows():
+    with pytest.raises(ValueError, match="there is no row to draw"):
+        answers.plot_answers(RECURRENT, [])

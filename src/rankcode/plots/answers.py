@@ -51,6 +51,8 @@ def plot_answers(
     rule that compares membranes with θ, membranes are drawn instead of probabilities.
     """
     rule = (network.rule or Threshold()) if rule is None else rule
+    if len(rows) == 0:
+        raise ValueError("there is no row to draw")
     lines = -(-len(rows) // COLUMNS)
     columns = -(-len(rows) // lines)
     figure = Figure(figsize=(max(4.6 * columns, 6.4), 4.4 * lines + 0.5), layout="constrained")
