@@ -1,6 +1,7 @@
 """Tables in .csv files: both forms, which columns are what, headers, separators, and hostile content."""
 
 import numpy as np
+import pandas
 import pytest
 
 from rankcode.data.series import Options
@@ -122,8 +123,7 @@ def test_a_header_is_recognised(tmp_path, header, kept):
 
 
 def test_the_index_of_pandas_is_not_a_step(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"class": ["a", "b"], 0: [1.0, 2.0], 1: [3.0, None]})
+    frame = pandas.DataFrame({"class": ["a", "b"], "0": [1.0, 2.0], "1": [3.0, None]})
     for index in (False, True):
         frame.to_csv(tmp_path / "a.csv", index=index)
         assert rows(train(tmp_path / "a.csv")) == [(single(1, 3), "a"), (single(2), "b")]

@@ -9,11 +9,15 @@ import numpy as np
 from rankcode.data.open_file import open_file
 from rankcode.data.series import Options, Series
 from rankcode.data.sources import BadData
-from rankcode.data.tables import splits_of, table_of_columns
+from rankcode.data.tables import Table, splits_of, table_of_columns
 
 
 def read_parquet(path: Path, options: Options) -> dict[str, Series]:
     """Columns of values may have any type of numbers, the others any type."""
+    return splits_of(_table(path, options), options)  # pyarrow's own copy of the values is released by now
+
+
+def _table(path: Path, options: Options) -> Table:
     try:
         from pyarrow import ArrowException, parquet, types
     except ImportError:
@@ -30,4 +34,4 @@ def read_parquet(path: Path, options: Options) -> dict[str, Series]:
         found = table.column(number)
         return (found.cast(found.type.value_type) if types.is_dictionary(found.type) else found).to_numpy()
 
-    return splits_of(table_of_columns(path, table.column_names, table.num_rows, column, options), options)
+    return table_of_columns(path, table.column_names, table.num_rows, column, options)
