@@ -64,9 +64,9 @@ def test_help_shows_the_options_that_matter_first(capsys, monkeypatch):
     first, _, rest = text.partition("─ Data ─")
     shown = re.findall(r"^│ [* ]*(TASK  |--[a-z-]+)", first, re.MULTILINE)
     assert shown[0] == "TASK  " and "--task" not in text and "select_" not in text
-    assert {"--objective", "--cell", "--hidden-size", "--epochs", "--learning-rate", "--folder"} < set(shown)
+    assert {"--model", "--accuracy", "--objective", "--cell", "--hidden-size", "--epochs", "--folder"} < set(shown)
     assert len(shown) <= 12
-    assert "Default: gru, with the paper" in first and "Rows in a batch. Default: 32 for fewer than" in first
+    assert "Default: gru, with the paper" in first and "Rows in a batch. Default: 32 for fewer than" in rest
     assert [title for title in ("Network", "Optimisation", "Run") if f"─ {title} ─" not in rest] == []
 
 

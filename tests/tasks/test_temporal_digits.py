@@ -38,5 +38,5 @@ def test_split_is_fixed():
 def test_missing_scikit_learn_is_named(monkeypatch):
     temporal_digits._load.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"^temporal digits need scikit-learn: pip install 'rankcode\[data\]'$"):
+    with pytest.raises(ImportError, match=r"^temporal digits need scikit-learn: pip install 'rankcode\[sklearn\]'$"):
         _ = TemporalDigits().train

@@ -63,7 +63,7 @@ class Evaluate:
         rules: dict[str, Rule]
         if self.threshold is not None:
             rules = {f"θ = {self.threshold:g}": rule_at(self.threshold, network)}
-        elif isinstance(own := folder.rule(), Never):
+        elif isinstance(own := network.rule or folder.rule(), Never):
             rules = {"at the end": own, "first spike, θ = 0.95": rule_at(0.95, network)}
         else:
             rules = {"": own}

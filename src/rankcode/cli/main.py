@@ -25,6 +25,7 @@ COMMANDS = {  # the class of each command is called like it, and lives in the mo
     "train": "Train a network on a task, or on your own data.",
     "resume": "Continue a run that was interrupted, or train it for longer.",
     "evaluate": "Measure accuracy and steps read on test data.",
+    "tune": "Fit the rule of a network to what you need.",
     "tradeoff": "Draw accuracy against steps read, over thresholds.",
     "predict": "Answer recordings or series that have no labels.",
     "data": "Download a public data set.",

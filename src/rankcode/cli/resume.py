@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rankcode.cli.messages import say
+from rankcode.cli.messages import UsageError, say
 from rankcode.cli.options import Device, MovedData, named_device, usage_errors
 from rankcode.cli.train import fit_and_report
 from rankcode.saving.run_folder import RunFolder
@@ -39,6 +39,8 @@ class Resume:
 
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
+        if folder.fitted():
+            raise UsageError(f"{self.run_folder} was fitted at once: there is nothing to resume; train again instead")
         logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
         longer: Any = {"epochs": self.epochs, "examples": self.examples}
         with usage_errors():

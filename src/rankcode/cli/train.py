@@ -29,17 +29,22 @@ from rankcode.cli.options import (
     usage_errors,
 )
 from rankcode.data.series import Layout
+from rankcode.front_ends import Standardise
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Threshold
 from rankcode.saving.run_folder import free_folder
+from rankcode.stopping import Wish
+from rankcode.tasks import OwnData
 from rankcode.training.loop import Training, fit
 from rankcode.training.recipes import RecipeName, recipe
+from rankcode.training.series_model import ModelName, fit_task
 from rankcode.training.standard_network import HIDDEN_SIZES, CellName, standard_network
 
 GROUPS = {
-    MOST_USED: "epochs examples batch_size learning_rate folder",
-    OPTIMISATION: "optimizer schedule warmup_ratio weight_decay max_grad_norm ema_decay input_noise precision seed",
+    MOST_USED: "epochs folder",
+    OPTIMISATION: """examples batch_size learning_rate optimizer schedule warmup_ratio weight_decay max_grad_norm
+        ema_decay input_noise precision seed""",
 }
 
 
@@ -78,27 +83,39 @@ class Train:
 
     Tasks: spotting, two-sequence, temporal-digits, temporal-mnist, speech-commands.
     Your own data: a .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, or a folder with
-    a folder of sound files for each class.
+    a folder of sound files for each class. Small sets of series are fitted in seconds;
+    with any option of a network or its training, a recurrent network is trained.
 
     For example:
 
         rankcode train two-sequence
-        rankcode train gestures.npz --epochs 200 --hidden-size 64
-        rankcode train heartbeats.csv --label diagnosis
+        rankcode train gestures.npz --accuracy 0.95
+        rankcode train heartbeats.csv --label diagnosis --model recurrent --epochs 200
         rankcode train sounds/ --augment --beta 0.2 --folder runs/sounds
     """
 
     task: Annotated[str, Parameter(group=MOST_USED)]
     """What to learn: the name of a task, or the path of your own data."""
     _: KW_ONLY
-    recipe: Annotated[RecipeName, Parameter(group=MOST_USED)] = "default"
+    model: Annotated[ModelName, Parameter(group=MOST_USED)] = "auto"
+    """For series: kernels fits a readout of random kernels, recurrent trains a recurrent network; auto takes kernels
+    for small sets, and for large ones the better of the two on held-out rows."""
+    accuracy: Annotated[float | None, Parameter(group=MOST_USED)] = None
+    """For series: answer as early as possible with this share of right answers, such as 0.95."""
+    mean_steps: Annotated[float | None, Parameter(group=MOST_USED)] = None
+    """For series: answer as accurately as possible after so many steps on average."""
+    cost_per_step: Annotated[float | None, Parameter(group=MOST_USED)] = None
+    """For series: what reading one step costs, where a wrong answer costs 1."""
+    alpha: Annotated[float | None, Parameter(group=MOST_USED)] = None
+    """For series: what reading a whole row costs, where a wrong answer costs 1. Default: 0.2, if nothing is wished."""
+    recipe: Annotated[RecipeName, Parameter(group=NETWORK)] = "default"
     """Where settings come from that are not given: the defaults, which were chosen by measurement, or the paper."""
     objective: Annotated[ObjectiveName | None, Parameter(group=MOST_USED)] = None
     """at-spike is the paper's rank coding, until-spike learns from every step up to the spike, at-end is conventional
     training. Default: until-spike, with the paper's recipe at-spike."""
-    threshold: Annotated[float | None, Parameter(group=MOST_USED)] = None
+    threshold: Annotated[float | None, Parameter(group=NETWORK)] = None
     """θ at which an output fires. Default: 0.95, and a membrane of 1 for spiking cells."""
-    beta: Annotated[str, Parameter(group=MOST_USED)] = "0"
+    beta: Annotated[str, Parameter(group=NETWORK)] = "0"
     """Weight of the entropy that is rewarded: a number, or a schedule such as 0:0.4,0.5:0.165 (0.4 at first, 0.165 from
     half of the training on)."""
     cell: Annotated[CellName | None, Parameter(group=MOST_USED)] = None
@@ -137,6 +154,15 @@ class Train:
 
     def run(self) -> None:
         given = {name: value for name, value in vars(self.training).items() if value is not None}
+        with usage_errors():
+            wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha)
+        recurrent = self.model == "recurrent" or self._trains_a_recurrent_network(given)
+        wished = {"accuracy", "mean_steps", "cost_per_step", "alpha"} & {
+            name for name, value in vars(self).items() if value is not None
+        }
+        if recurrent and (wished or self.model == "kernels"):
+            option = min(wished, default="model kernels").replace("_", "-")
+            raise UsageError(f"--{option} does not go with options of a recurrent network: train, then rankcode tune")
         cell = self.cell or recipe(self.recipe, None).cell
         spiking = cell in ("lif", "conv-lif")
         with usage_errors():  # before any data is read
@@ -147,6 +173,10 @@ class Train:
         names = ("data", "validation_share", "test_share", "split_seed", "layout", "label")
         options = {name: getattr(self, name) for name in names}
         task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
+        if isinstance(task, OwnData) and isinstance(task.front_end, Standardise) and not recurrent:
+            return self._fit(task, wish, given)
+        if wished or self.model == "kernels":
+            raise UsageError(f"--{min(wished, default='model kernels').replace('_', '-')} is for series of your own")
         chosen = recipe(self.recipe, getattr(task.train, "size", None))
         objective_name = self.objective or chosen.objective
         if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
@@ -164,6 +194,32 @@ class Train:
             folder = free_folder(Path("runs") / f"{data_name(self.task)}-{objective_name}")
             config = replace(config, folder=str(folder))
         fit_and_report(network, task, objective, config)
+
+    def _trains_a_recurrent_network(self, given: dict[str, Any]) -> bool:
+        """Whether an option was given that only such a network has."""
+        options = set(given) - {"folder", "seed", "progress", "device"}
+        plain = Train(self.task)
+        names = ("recipe", "objective", "threshold", "beta", "cell", "hidden_size", "num_layers", "readout_layer_size")
+        return bool(options) or any(getattr(self, name) != getattr(plain, name) for name in names)
+
+    def _fit(self, task: OwnData, wish: Wish, given: dict[str, Any]) -> None:
+        """Fit a model to series at once, and print how good it is, where it is, and what to do with it."""
+        say(task.summary(), file=sys.stderr)
+        say_left_out(task.left_out)
+        folder = given.get("folder") or str(free_folder(Path("runs") / data_name(self.task)))
+        found = fit_task(task, wish, self.model, given.get("seed", 0), folder)
+        tuning, name = found.tuning, shlex.quote(folder)
+        say(f"fitted {found.model} to {len(found.held_out.labels):,} rows; on rows that were left out:")
+        say(f"  {tuning}")
+        neighbour = f"the nearest neighbour {100 * found.nearest_neighbour:.1f} %, from whole rows"
+        say(f"  to compare: the most common class {100 * found.majority:.1f} %, {neighbour}")
+        best = max(found.majority, found.nearest_neighbour)
+        if tuning.expected.accuracy < best - 0.02 and wish.accuracy is None:
+            say(f"  a simple classifier is right more often: try --accuracy {best:.2f}, or --alpha 0.05")
+        say(f"the model is in {folder}; try next:")
+        say(f"  rankcode evaluate {name}               # on test data")
+        say(f"  rankcode tune {name} --accuracy 0.95   # another wish")
+        say(f"  rankcode predict {name} FILE           # on new data")
 
 
 def fit_and_report(network: Network, task: Any, objective: Objective, config: Training) -> None:

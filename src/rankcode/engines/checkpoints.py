@@ -8,10 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankcode.engines.cpu.gated_steps import single_thread_if
 from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
+
+PARALLEL_ROWS = 200  # for fewer, a second thread costs more than it gains
 
 
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
@@ -25,6 +28,11 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
+    with single_thread_if(len(inputs) < PARALLEL_ROWS):
+        return _run(network, inputs, lengths, rule, keep)
+
+
+def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     live = torch.arange(len(inputs), device=inputs.device)
     state = network.initial_state(len(inputs))
     rule_state = map_state(lambda part: part.to(inputs.device), rule.initial_state(len(inputs)))

@@ -1,6 +1,7 @@
 """config.json: the task, network, objective and settings of a run, written when it begins.
 
-A run can be resumed only with the same settings, except that it may become longer.
+A run can be resumed only with the same settings, except that it may become longer. A model that was fitted at once,
+without training, has the settings of the fit instead of an objective and settings of the training.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read_config(file: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{file.parent} is not a run folder: it has no config.json")
     with content_of(file):
         config = parse_versioned(file.read_bytes(), "its content")
-        for part in ("task", "network", "objective", "training"):
+        for part in ("task", "network", *(("fit",) if "fit" in config else ("objective", "training"))):
             as_object(config.get(part), part)
     return config
 

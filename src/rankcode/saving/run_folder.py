@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rankcode.network import Network
 from rankcode.objectives import Objective
-from rankcode.rules import Rule
+from rankcode.rules import Rule, Threshold
 from rankcode.saving.checkpoint import is_checkpoint, read_checkpoint, write_checkpoint
 from rankcode.saving.config_file import longer_config, read_config, versions, write_config
 from rankcode.saving.description import (
@@ -30,6 +30,7 @@ from rankcode.saving.description import (
     as_object,
     content_of,
     damaged,
+    describe,
     parse,
     read_network,
     read_part,
@@ -37,6 +38,9 @@ from rankcode.saving.description import (
 )
 from rankcode.saving.files import alone_in, write_whole, writing
 from rankcode.saving.model_file import different_weights, load_model, save
+from rankcode.saving.traces_file import read_traces, write_traces
+from rankcode.stopping import Tuning
+from rankcode.stopping.traces import Traces
 from rankcode.tasks.own_data import ARRAYS
 
 
@@ -44,7 +48,7 @@ class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
         self.path, self.tensorboard = Path(path), tensorboard
         self.config_file, self.checkpoint_file = self.path / "config.json", self.path / "checkpoint.pt"
-        self.metrics_file = self.path / "metrics.jsonl"
+        self.metrics_file, self.held_out_file = self.path / "metrics.jsonl", self.path / "held_out.safetensors"
         self._events: Any = None
         self._lock: ExitStack | None = None
         self._config: dict[str, Any] = {}  # to be written by `start`
@@ -69,8 +73,14 @@ class RunFolder:
         """The objective of the run."""
         return self._read("objective", OBJECTIVES)
 
+    def fitted(self) -> bool:
+        """Whether the model was fitted at once, so that there is nothing to resume."""
+        return "fit" in self.config()
+
     def rule(self) -> Rule:
-        """The rule of the run's objective, even if the objective is a custom one."""
+        """The rule of the run's objective, even if the objective is a custom one; of a fitted model, its own."""
+        if self.fitted():
+            return self.model().rule or Threshold()
         description = self.config()["objective"]
         if "rule" not in description:
             return self.objective().rule
@@ -159,24 +169,61 @@ class RunFolder:
 
     def model(self, name: str | None = None, network: Network | None = None) -> Network:
         """The best or the last model; by default the one that the training finished with."""
-        if name is None:
-            kept = self.config()["training"].get("finish_with")
-            with content_of(self.config_file):
-                name = read_value(kept, Literal["best", "last"], "training.finish_with")
+        name = name or self.kept_model()
         file = self.path / f"{name}.safetensors"
         if not file.exists():
             raise FileNotFoundError(f"there is no {file}: the run was kept without its models, or has saved none yet")
         return load_model(file, network)
+
+    def kept_model(self) -> str:
+        """Which model the training finished with: best or last."""
+        if self.fitted():
+            return "best"
+        kept = self.config()["training"].get("finish_with")
+        with content_of(self.config_file):
+            return read_value(kept, Literal["best", "last"], "training.finish_with")
+
+    def write_fitted(self, settings: dict[str, Any], network: Network, held_out: Traces) -> None:
+        """Keep a model that was fitted at once, after `begin`. `held_out`: the traces that its rule was fitted to."""
+        write_traces(self.held_out_file, held_out)
+        self.write_model("best", network)
+        write_config(self.config_file, self._config | settings)
+
+    def held_out(self) -> Traces | None:
+        """The traces that the rule was fitted to, where they were kept."""
+        return read_traces(self.held_out_file) if self.held_out_file.exists() else None
+
+    def write_tuning(self, name: str, network: Network, tuning: Tuning) -> None:
+        """Keep a rule that was fitted later in the model, and what it promises in tuning.json and tuning.png."""
+        self.write_model(name, network)
+        promise = {
+            "wish": {key: value for key, value in vars(tuning.wish).items() if value is not None},
+            "rule": describe(tuning.rule),
+            "kind": tuning.kind,
+            "reason": tuning.reason,
+            "expected": tuning.expected._asdict(),
+            "accuracy_interval": tuning.interval,
+            "rows": tuning.rows,
+            "curve": [point._asdict() for point in tuning.curve],
+        }
+        write_whole(self.path / "tuning.json", json.dumps(promise, indent=1).encode() + b"\n")
+        if find_spec("matplotlib") is not None:
+            from rankcode.plots.tuning import plot_tuning
+
+            self._draw("tuning.png", plot_tuning(tuning))
 
     def finish(self) -> None:
         """Draw training.png, if matplotlib is installed."""
         if find_spec("matplotlib") is not None:
             from rankcode.plots import plot_training
 
-            picture = io.BytesIO()
             title = f"Training of {self.path.absolute().name}"
-            plot_training(self.records(), title).savefig(picture, dpi=120)
-            write_whole(self.path / "training.png", picture.getvalue())
+            self._draw("training.png", plot_training(self.records(), title))
+
+    def _draw(self, name: str, figure: Any) -> None:
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=120)
+        write_whole(self.path / name, picture.getvalue())
 
     def close(self) -> None:
         """Release the lock on the folder."""

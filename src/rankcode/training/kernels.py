@@ -32,7 +32,7 @@ SEARCH_EVERY = 5  # checkpoints: from one to the next the best penalty hardly ch
 MAX_SEARCH_ROWS = 500  # the best penalty is that of the noise in the labels, however many rows there are
 MIN_SPREADS = (0.02, 0.02, 0.001)  # of counts on inputs and differences, and extremes: smaller spreads count as noise
 NEIGHBOURS = 2  # checkpoints before and after, over which scales and mixtures are smoothed
-PRIOR_ROWS = 2.0  # in favour of equal shares of the groups
+PRIOR_ROWS = 6.0  # in favour of equal shares of the groups
 MAX_FLOAT64_ROWS = 200  # for more, float32 is exact enough and twice as fast
 
 

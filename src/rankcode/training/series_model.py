@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,11 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rankcode.engines.cpu.gated_steps import single_thread_if
 from rankcode.front_ends import Standardise
 from rankcode.network import Network
 from rankcode.objectives import UntilSpike
+from rankcode.saving.description import describe
+from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Tuning, Wish, tune_on
 from rankcode.stopping.traces import Traces, traces_of
+from rankcode.tasks import OwnData
 from rankcode.training.config import Training
 from rankcode.training.kernels import fit_kernels
 from rankcode.training.loop import fit
@@ -27,6 +32,7 @@ from rankcode.training.standard_network import standard_network
 ModelName = Literal["auto", "kernels", "recurrent"]
 MANY_ROWS = 2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs)
 VALIDATION_SHARE = 0.2
+PARALLEL_ROWS = 1000  # for fewer, a second thread costs more than it gains, above all on a busy machine
 MAX_NEIGHBOURS = 1000  # rows that the nearest-neighbour baseline compares
 
 
@@ -48,6 +54,7 @@ class SeriesModel:
     network: Network
     tuning: Tuning
     model: Literal["kernels", "recurrent"]
+    held_out: Traces  # what the rule was fitted to
     majority: float  # share of the most frequent class
     nearest_neighbour: float  # accuracy of the class of the nearest other row, whole rows compared
 
@@ -77,14 +84,15 @@ def fit_series(
     ready = train._replace(values=front_end(train.values)[0].float())
     held = None if validation is None else validation._replace(values=front_end(validation.values)[0].float())
 
-    def kernels(rows: LabelledSeries, own: Tensor, held: LabelledSeries | None) -> tuple[Network, Tuning]:
-        found = fit_kernels(*rows, len(names), own, seed, progress=progress)
+    def kernels(rows: LabelledSeries, own: Tensor, held: LabelledSeries | None) -> tuple[Network, Tuning, Traces]:
+        with single_thread_if(len(rows.labels) < PARALLEL_ROWS):
+            found = fit_kernels(*rows, len(names), own, seed, progress=progress)
         traces = Traces(found.left_out, found.left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
         if held is not None:
             traces = traces_of(found.network, (held.values, held.labels, held.lengths))
-        return found.network, tune_on(traces, wish, "optimal", calibrate=held is not None)
+        return found.network, tune_on(traces, wish, "optimal", calibrate=held is not None), traces
 
-    def recurrent(rows: LabelledSeries, held: LabelledSeries) -> tuple[Network, Tuning]:
+    def recurrent(rows: LabelledSeries, held: LabelledSeries) -> tuple[Network, Tuning, Traces]:
         if bool((weights != weights[0]).any()):
             raise ValueError("weights of rows and classes need model='kernels'")
         settings = recipe("default", len(rows.labels))
@@ -93,24 +101,26 @@ def fit_series(
             network = standard_network(_Shape(rows, len(names)), settings.cell, settings.hidden_size)
         training = Training(seed=seed, progress=progress)
         fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(held))
-        return network, tune_on(traces_of(network, _arrays(held)), wish)
+        traces = traces_of(network, _arrays(held))
+        return network, tune_on(traces, wish), traces
 
     if model == "kernels" or (model == "auto" and len(train.labels) < MANY_ROWS):
-        chosen, (network, tuning) = "kernels", kernels(ready, weights, held)
+        chosen, (network, tuning, traces) = "kernels", kernels(ready, weights, held)
     else:
         if held is None:
             apart = _set_aside(train.labels, seed)
             part, own, tried = ready.rows(~apart), weights[~apart], ready.rows(apart)
         else:
             part, own, tried = ready, weights, held
-        chosen, (network, tuning) = "recurrent", recurrent(part, tried)
+        chosen, (network, tuning, traces) = "recurrent", recurrent(part, tried)
         if model == "auto":
             other = kernels(part, own, tried)
             if other[1].worth >= tuning.worth:
-                chosen, (network, tuning) = "kernels", kernels(ready, weights, held) if held is None else other
+                chosen = "kernels"
+                network, tuning, traces = kernels(ready, weights, held) if held is None else other
     network.front_end, network.label_names, network.rule = front_end, names, tuning.rule
     majority = float((torch.bincount(ready.labels, weights).max() / weights.sum()).item())
-    return SeriesModel(network, tuning, chosen, majority, nearest_neighbour(ready))
+    return SeriesModel(network, tuning, chosen, traces, majority, nearest_neighbour(ready))
 
 
 def merged(series: LabelledSeries, weights: Tensor) -> tuple[LabelledSeries, Tensor]:
@@ -127,8 +137,9 @@ def merged(series: LabelledSeries, weights: Tensor) -> tuple[LabelledSeries, Ten
 def weighted_standardise(series: LabelledSeries, weights: Tensor) -> Standardise:
     """Standardises with the mean and standard deviation of all steps of all rows, a row of weight 2 like two rows."""
     real = (torch.arange(series.values.shape[1]) < series.lengths[:, None])[:, :, None]
+    real = real & ~series.values.isnan()
     values = series.values.double().where(real, 0.0)
-    count = (weights * series.lengths).sum()
+    count = (weights[:, None] * real.sum(1)).sum(0).clamp(min=1)
     mean = (values.sum(1) * weights[:, None]).sum(0) / count
     squares = ((values - mean).square() * real).sum(1)
     std = ((squares * weights[:, None]).sum(0) / count).sqrt()
@@ -144,6 +155,28 @@ def nearest_neighbour(series: LabelledSeries) -> float:
     flat = rows.values.where(real, 0.0).flatten(1)
     distance = torch.cdist(flat, flat).fill_diagonal_(torch.inf)
     return float((rows.labels[distance.argmin(1)] == rows.labels).double().mean())
+
+
+def fit_task(task: OwnData, wish: Wish, model: ModelName, seed: int, folder: str, progress: bool = True) -> SeriesModel:
+    """Fit to the training and validation rows of a user's series, and keep the model in a run folder."""
+    parts = [
+        split.take(torch.arange(split.size), "cpu") for split in (task.train, task.validation) if split is not None
+    ]
+    steps = max(part.inputs.shape[1] for part in parts)
+    values = torch.cat([F.pad(part.inputs, (0, 0, 0, steps - part.inputs.shape[1])) for part in parts])
+    lengths = torch.cat([part.lengths for part in parts if part.lengths is not None])
+    rows = LabelledSeries(values, lengths, torch.cat([part.labels for part in parts]))
+    wanted = {name: value for name, value in vars(wish).items() if value is not None}
+    with closing(RunFolder(folder)) as run:
+        run.begin({"task": describe(task)}, resume=False)
+        try:
+            found = fit_series(rows, task.label_names, wish, model, seed=seed, progress=progress)
+            fitted = {"model": found.model, "wish": wanted, "seed": seed}
+            run.write_fitted({"network": describe(found.network), "fit": fitted}, found.network, found.held_out)
+        except BaseException:
+            run.discard_if_new()
+            raise
+    return found
 
 
 class _Shape:
