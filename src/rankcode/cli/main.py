@@ -41,7 +41,6 @@ Recurrent networks that learn when to answer, and compute nothing after it.
 Commands:
 {"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
 Examples:
-  rankcode demo
   rankcode train gestures.npz --folder runs/gestures
   rankcode evaluate runs/gestures
   rankcode predict runs/gestures new.npz
