@@ -91,7 +91,10 @@ class Evaluate:
             from rankcode.plots import plot_confusion
 
             names = network.label_names or [str(label) for label in range(network.num_classes)]
-            matrices = {titles[name]: report.confusion for name, report in reports.items()}
+            matrices = {
+                f"{titles[name]}: {100 * report.accuracy:.1f} % right": report.confusion
+                for name, report in reports.items()
+            }
             picture.write(plot_confusion(matrices, names))
             say(f"wrote {picture.path}", file=sys.stderr)
 
