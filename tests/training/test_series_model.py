@@ -4,7 +4,7 @@ import torch
 
 from rankcode.stopping import Wish
 from rankcode.training import series_model
-from rankcode.training.series_model import LabelledSeries, fit_series, merged, nearest_neighbour, weighted_standardise
+from rankcode.training.series_model import LabelledSeries, fit_series, merged, weighted_standardise
 
 
 def steps_up(rows=40, steps=12, seed=0):
@@ -42,9 +42,3 @@ def test_the_scale_is_that_of_all_real_steps():
     front_end = weighted_standardise(series, weights)
     torch.testing.assert_close(torch.tensor(front_end.mean[0]), torch.cat(steps).mean())
     torch.testing.assert_close(torch.tensor(front_end.std[0]), torch.cat(steps).std(correction=0))
-
-
-def test_the_nearest_neighbour():
-    values = torch.tensor([0.0, 0.1, 5.0, 5.1, 0.2])[:, None, None]
-    labels = torch.tensor([0, 0, 1, 1, 1])
-    assert nearest_neighbour(LabelledSeries(values, torch.ones(5).long(), labels)) == 0.8

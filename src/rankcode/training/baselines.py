@@ -16,14 +16,15 @@ def baselines(train: Packed, test: Packed) -> dict[str, float]:
     majority = int(torch.bincount(train.labels).argmax())
     return {
         "majority class": float((test.labels == majority).double().mean()),
-        "nearest neighbour": nearest_neighbour(_some_rows(train), _some_rows(test)),
+        "nearest neighbour": nearest_neighbour(_inputs(train), _inputs(test)),
     }
 
 
 def nearest_neighbour(train: Batch, test: Batch | None = None) -> float:
     """The accuracy of answering with the class of the nearest training row, by the Euclidean distance of whole rows;
-    without test rows, of the nearest other training row."""
-    tried = train if test is None else test
+    without test rows, of the nearest other training row. At most MAX_ROWS rows of each are compared."""
+    train = _some_rows(train)
+    tried = train if test is None else _some_rows(test)
     steps = max(train.inputs.shape[1], tried.inputs.shape[1])
     distance = torch.cdist(_flat(tried, steps), _flat(train, steps))
     if test is None:
@@ -31,11 +32,19 @@ def nearest_neighbour(train: Batch, test: Batch | None = None) -> float:
     return float((train.labels[distance.argmin(1)] == tried.labels).double().mean())
 
 
-def _some_rows(source: Packed) -> Batch:
-    index = torch.linspace(0, source.size - 1, min(source.size, MAX_ROWS)).long()
-    stored, labels, lengths = source.take(index, "cpu")
+def _inputs(source: Packed) -> Batch:
+    stored, labels, lengths = source.take(_places(source.size), "cpu")
     inputs, lengths = (stored, lengths) if source.encode is None else source.encode(stored, lengths)
     return Batch(inputs, labels, lengths)
+
+
+def _some_rows(batch: Batch) -> Batch:
+    index = _places(len(batch.labels))
+    return Batch(*(None if part is None else part[index] for part in batch))  # type: ignore[arg-type]
+
+
+def _places(rows: int) -> Tensor:
+    return torch.linspace(0, rows - 1, min(rows, MAX_ROWS)).long()
 
 
 def _flat(batch: Batch, steps: int) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rankcode.data.sources import Batch
 from rankcode.engines.cpu.gated_steps import single_thread_if
 from rankcode.front_ends import Standardise
 from rankcode.network import Network
@@ -23,6 +24,7 @@ from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Tuning, Wish, tune_on
 from rankcode.stopping.traces import Traces, traces_of
 from rankcode.tasks import OwnData
+from rankcode.training.baselines import nearest_neighbour
 from rankcode.training.config import Training
 from rankcode.training.kernels import fit_kernels
 from rankcode.training.loop import fit
@@ -33,7 +35,6 @@ ModelName = Literal["auto", "kernels", "recurrent"]
 MANY_ROWS = 2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs)
 VALIDATION_SHARE = 0.2
 PARALLEL_ROWS = 1000  # for fewer, a second thread costs more than it gains, above all on a busy machine
-MAX_NEIGHBOURS = 1000  # rows that the nearest-neighbour baseline compares
 
 
 class LabelledSeries(NamedTuple):
@@ -120,7 +121,9 @@ def fit_series(
                 network, tuning, traces = kernels(ready, weights, held) if held is None else other
     network.front_end, network.label_names, network.rule = front_end, names, tuning.rule
     majority = float((torch.bincount(ready.labels, weights).max() / weights.sum()).item())
-    return SeriesModel(network, tuning, chosen, traces, majority, nearest_neighbour(ready))
+    return SeriesModel(
+        network, tuning, chosen, traces, majority, nearest_neighbour(Batch(ready.values, ready.labels, ready.lengths))
+    )
 
 
 def merged(series: LabelledSeries, weights: Tensor) -> tuple[LabelledSeries, Tensor]:
@@ -145,16 +148,6 @@ def weighted_standardise(series: LabelledSeries, weights: Tensor) -> Standardise
     std = ((squares * weights[:, None]).sum(0) / count).sqrt()
     std = torch.where(std > 1e-12 * (1 + mean.abs()), std, 1.0)
     return Standardise(tuple(mean.tolist()), tuple(std.tolist()))
-
-
-def nearest_neighbour(series: LabelledSeries) -> float:
-    """The accuracy of answering with the class of the nearest other row, by Euclidean distance."""
-    index = torch.linspace(0, len(series.labels) - 1, min(len(series.labels), MAX_NEIGHBOURS)).long()
-    rows = series.rows(index)
-    real = (torch.arange(rows.values.shape[1]) < rows.lengths[:, None])[:, :, None]
-    flat = rows.values.where(real, 0.0).flatten(1)
-    distance = torch.cdist(flat, flat).fill_diagonal_(torch.inf)
-    return float((rows.labels[distance.argmin(1)] == rows.labels).double().mean())
 
 
 def fit_task(task: OwnData, wish: Wish, model: ModelName, seed: int, folder: str, progress: bool = True) -> SeriesModel:
