@@ -22,7 +22,7 @@ def test_the_nearest_row_and_the_majority_of_the_training_rows():
     task = OwnData.of(x, y, test=test)
     found = baselines(task.train, task.test)
     assert found["nearest neighbour"] == 28 / 30
-    assert found["majority class"] == np.mean(test[1] == 2)
+    assert found["most common class"] == np.mean(test[1] == 2)
 
 
 def test_by_hand():
@@ -39,4 +39,4 @@ def test_of_many_rows_some_are_compared():
     labels = (torch.arange(rows) >= rows // 2).long()
     one_each = torch.ones(rows, dtype=torch.long)
     packed = Packed(5.0 * labels[:, None], torch.arange(rows), one_each, labels, Standardise((0.0,), (1.0,)))
-    assert baselines(packed, packed) == {"majority class": 0.5, "nearest neighbour": 1.0}
+    assert baselines(packed, packed) == {"most common class": 0.5, "nearest neighbour": 1.0}

@@ -101,7 +101,7 @@ class Evaluate:
 
 def _table(report: Report, simple: dict[str, float]) -> list[str]:
     """A report as lines of text, with the accuracies of simple classifiers."""
-    compared = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in simple.items())
+    compared = ", ".join(f"the {name} {100 * accuracy:.2f} %" for name, accuracy in simple.items())
     lines = [
         f"  accuracy       {100 * report.accuracy:.2f} %",
         f"  mean steps     {report.mean_steps:.2f}   (earliness {report.earliness:.3f})",
@@ -109,7 +109,7 @@ def _table(report: Report, simple: dict[str, float]) -> list[str]:
         f"  fired          {100 * report.fired:.1f} %",
         f"  harmonic mean  {report.harmonic_mean:.4f}",
         f"  cost           {report.cost:.4f}   (α = {report.alpha:g})",
-        *([f"  to beat        {compared}   (accuracies with whole rows)"] if simple else []),
+        *([f"  to compare     {compared}, from whole rows"] if simple else []),
         "",
         f"  {'class':<12} {'rows':>9}  accuracy  mean steps   fired",
     ]

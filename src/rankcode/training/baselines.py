@@ -15,7 +15,7 @@ def baselines(train: Packed, test: Packed) -> dict[str, float]:
     """Accuracies on test rows of the majority class and of the class of the nearest row, both of the training rows."""
     majority = int(torch.bincount(train.labels).argmax())
     return {
-        "majority class": float((test.labels == majority).double().mean()),
+        "most common class": float((test.labels == majority).double().mean()),
         "nearest neighbour": nearest_neighbour(_inputs(train), _inputs(test)),
     }
 
