@@ -25,7 +25,7 @@ from rankcode.readouts import CheckpointReadout
 from rankcode.state import map_state
 
 NUM_CHECKPOINTS = 40
-NUM_COUNTS = 6000  # features that count: more gain little (docs/choosing.md)
+NUM_COUNTS = 6000  # features that count: more gain little
 PENALTIES = torch.logspace(-3.5, 1.5, 11, dtype=torch.float64)  # relative to the mean square of a row's features
 SCALES = torch.logspace(-0.15, 2.08, 22, dtype=torch.float64)  # 0.7 … 120
 SEARCH_EVERY = 5  # checkpoints: from one to the next the best penalty hardly changes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,9 @@ from rankcode.training.recipes import recipe
 from rankcode.training.standard_network import standard_network
 
 ModelName = Literal["auto", "kernels", "recurrent"]
-MANY_ROWS = 2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs)
+MANY_ROWS = (
+    2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs/compare.md)
+)
 VALIDATION_SHARE = 0.2
 PARALLEL_ROWS = 1000  # for fewer, a second thread costs more than it gains, above all on a busy machine
 
@@ -164,6 +166,7 @@ def fit_task(task: OwnData, wish: Wish, model: ModelName, seed: int, folder: str
         run.begin({"task": describe(task)}, resume=False)
         try:
             found = fit_series(rows, task.label_names, wish, model, seed=seed, progress=progress)
+            found.network.front_end = cast(Standardise, found.network.front_end).reading(task.columns)
             fitted = {"model": found.model, "wish": wanted, "seed": seed}
             run.write_fitted({"network": describe(found.network), "fit": fitted}, found.network, found.held_out)
         except BaseException:
