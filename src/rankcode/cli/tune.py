@@ -69,11 +69,11 @@ class Tune:
         network.rule = tuning.rule
         kept = self.model or folder.kept_model()
         with closing(folder):
-            folder.write_tuning(kept, network, tuning)
+            folder.write_tuning(kept, network, tuning, traces)
         say(f"{self.run_folder}, {wish}: {tuning.reason}")
         say(f"  {tuning}")
         if find_spec("matplotlib") is not None:
-            say(f"the rule is in {folder.path / f'{kept}.safetensors'}, the curve in {folder.path / 'tuning.png'}")
+            say(f"the rule is in {kept}.safetensors, pictures in tuning.png and reliability.png of {self.run_folder}")
         else:
             say(f"the rule is in {folder.path / f'{kept}.safetensors'}")
 

@@ -39,7 +39,8 @@ from rankcode.saving.description import (
 from rankcode.saving.files import alone_in, write_whole, writing
 from rankcode.saving.model_file import different_weights, load_model, save
 from rankcode.saving.traces_file import read_traces, write_traces
-from rankcode.stopping import Tuning
+from rankcode.stopping import Tuning, tune_on
+from rankcode.stopping.calibration import reliability_by_calibration
 from rankcode.stopping.traces import Traces
 from rankcode.tasks.own_data import ARRAYS
 
@@ -193,8 +194,9 @@ class RunFolder:
         """The traces that the rule was fitted to, where they were kept."""
         return read_traces(self.held_out_file) if self.held_out_file.exists() else None
 
-    def write_tuning(self, name: str, network: Network, tuning: Tuning) -> None:
-        """Keep a rule that was fitted later in the model, and what it promises in tuning.json and tuning.png."""
+    def write_tuning(self, name: str, network: Network, tuning: Tuning, traces: Traces) -> None:
+        """Keep a rule that was fitted later in the model, and what it promises in tuning.json and tuning.png;
+        reliability.png shows how far the probabilities of the traces can be trusted."""
         self.write_model(name, network)
         promise = {
             "wish": {key: value for key, value in vars(tuning.wish).items() if value is not None},
@@ -208,9 +210,11 @@ class RunFolder:
         }
         write_whole(self.path / "tuning.json", json.dumps(promise, indent=1).encode() + b"\n")
         if find_spec("matplotlib") is not None:
-            from rankcode.plots.tuning import plot_tuning
+            from rankcode.plots.tuning import plot_reliability, plot_tuning
 
-            self._draw("tuning.png", plot_tuning(tuning))
+            one = {"one threshold": tune_on(traces, tuning.wish, "threshold")} if tuning.kind != "threshold" else {}
+            self._draw("tuning.png", plot_tuning(tuning, one))
+            self._draw("reliability.png", plot_reliability(reliability_by_calibration(traces)))
 
     def finish(self) -> None:
         """Draw training.png, if matplotlib is installed."""

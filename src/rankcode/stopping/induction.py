@@ -20,6 +20,7 @@ BANDWIDTH = 0.5  # of the regression, in units of confidence
 WINDOW = 0.4  # share of all steps over which the regression looks ahead
 FINE = 4  # bins of the regression to one of the grid
 PRIOR = 1e-7  # weight that keeps the mean defined where there is no row
+MIN_SUPPORT = 0.01  # rows, as weighted by their distance, that a confidence needs to count as seen
 
 
 def fit_optimal(traces: Traces, waiting: Tensor, temperatures: Tensor | None = None) -> OptimalStopping:
@@ -40,18 +41,22 @@ def fit_optimal(traces: Traces, waiting: Tensor, temperatures: Tensor | None = N
     gains = torch.zeros(max(count - 1, 0), GRID, dtype=torch.float64)
     value = cost[:, -1]
     for step in range(count - 2, -1, -1):
-        gain = value - cost[:, step]
+        better = value - cost[:, step]
         for at, share in ((left[:, step], 1 - part[:, step]), (left[:, step] + 1, part[:, step])):
             mass[step].index_add_(0, at, weights * share)
-            total[step].index_add_(0, at, weights * share * gain)
+            total[step].index_add_(0, at, weights * share * better)
         ahead = torch.arange(step, min(step + window, count - 1))
         fading = 1 - (ahead - step) / window
         numerator = near @ (fading.double() @ total[ahead]) + PRIOR * total[ahead].sum()
-        denominator = near @ (fading.double() @ mass[ahead]) + PRIOR * mass[ahead].sum()
-        gains[step] = numerator / denominator
+        support = near @ (fading.double() @ mass[ahead])
+        gain = numerator / (support + PRIOR * mass[ahead].sum())
+        supported = (support > MIN_SUPPORT).nonzero()
+        if len(supported):  # beyond the confidences of all rows, the gain stays what it is at the last of them
+            gain = gain[torch.arange(GRID).clamp(int(supported[0]), int(supported[-1]))]
+        gains[step] = gain
         now = _interpolated(gains[step], place[:, step] / FINE)
         value = torch.where(now < 0, value, cost[:, step])
-    table = tuple(tuple(round(each, 6) for each in row) for row in gains.tolist())
+    table = tuple(map(tuple, (gains * 1e6).round().div(1e6).tolist()))
     shown = None if temperatures is None else tuple(round(each, 4) for each in temperatures.tolist())
     return OptimalStopping(traces.steps, table, shown)
 

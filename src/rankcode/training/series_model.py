@@ -88,8 +88,7 @@ def fit_series(
     held = None if validation is None else validation._replace(values=front_end(validation.values)[0].float())
 
     def kernels(rows: LabelledSeries, own: Tensor, held: LabelledSeries | None) -> tuple[Network, Tuning, Traces]:
-        with single_thread_if(len(rows.labels) < PARALLEL_ROWS):
-            found = fit_kernels(*rows, len(names), own, seed, progress=progress)
+        found = fit_kernels(*rows, len(names), own, seed, progress=progress)
         traces = Traces(found.left_out, found.left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
         if held is not None:
             traces = traces_of(found.network, (held.values, held.labels, held.lengths))
@@ -108,7 +107,8 @@ def fit_series(
         return network, tune_on(traces, wish), traces
 
     if model == "kernels" or (model == "auto" and len(train.labels) < MANY_ROWS):
-        chosen, (network, tuning, traces) = "kernels", kernels(ready, weights, held)
+        with single_thread_if(len(train.labels) < PARALLEL_ROWS):
+            chosen, (network, tuning, traces) = "kernels", kernels(ready, weights, held)
     else:
         if held is None:
             apart = _set_aside(train.labels, seed)
