@@ -175,3 +175,14 @@ def test_a_picture_of_answers(trained, capsys, run, data):
     captured = capsys.readouterr()
     assert all(json.loads(line) for line in captured.out.splitlines()) and "wrote answers.png" in captured.err
     assert Path("answers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_is_drawn_though_nobody_reads_the_answers(trained, tmp_path, monkeypatch):
+    def closed(*lines, file=None):
+        if file is None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("rankcode.cli.predict.say", closed)
+    run, data = str(trained / "series-run"), str(trained / "levels.npz")
+    main(["predict", run, data, "--plot", str(tmp_path / "answers.png"), *CPU])
+    assert (tmp_path / "answers.png").exists()

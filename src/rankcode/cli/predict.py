@@ -64,16 +64,20 @@ class Predict:
         left_out = LeftOut()
         examples: list[tuple[str, str, Tensor]] = []  # the first two rows with each answer
         answers: Counter[str] = Counter()
+        closed = False  # the reader of standard output, such as `head`, has gone
         for place, row, answer in predict_rows(network, list(self.files), rule, self.skip_bad, left_out):
             answers[answer.label] += 1
             if picture is not None and answers[answer.label] <= 2:
                 examples.append((answer.label, place, row))
             if output is not None:
                 output.add(place, answer)
-            elif self.json:
-                print(json.dumps({"from": place, **answer._asdict()}))
-            else:
-                _print(place, answer, heading=answers.total() == 1)
+            elif not closed:
+                try:
+                    self._print(place, answer, heading=answers.total() == 1)
+                except BrokenPipeError:
+                    if picture is None:
+                        raise
+                    closed = True
         if not answers:
             raise ValueError("there was nothing to answer to")
         if output is not None:
@@ -88,14 +92,16 @@ class Predict:
             picture.write(plot_answers(network, [rows[each] for each in chosen], names=names, rule=rule))
             say(f"wrote {picture.path}", file=sys.stderr)
 
-
-def _print(place: str, answer: Prediction, heading: bool) -> None:
-    sound = answer.milliseconds is not None
-    if heading:
-        say(f"answer         probability   steps{'   heard' if sound else ''}   from")
-    heard = f"{answer.milliseconds:5.0f} ms  " if sound else " "
-    silent = "" if answer.fired else "  (did not fire)"
-    say(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard}{place}{silent}")
+    def _print(self, place: str, answer: Prediction, heading: bool) -> None:
+        if self.json:
+            print(json.dumps({"from": place, **answer._asdict()}))
+            return
+        sound = answer.milliseconds is not None
+        if heading:
+            say(f"answer         probability   steps{'   heard' if sound else ''}   from")
+        heard = f"{answer.milliseconds:5.0f} ms  " if sound else " "
+        silent = "" if answer.fired else "  (did not fire)"
+        say(f"{answer.label:<14} {answer.probability:11.3f}   {answer.steps:5}  {heard}{place}{silent}")
 
 
 class AnswerFile:
