@@ -28,7 +28,14 @@ def test_the_tables():
     assert "| kernels | 1.00 | 0.2500 | 0.900 | 0.500 | 0.643 | 0.850 | 1.2 | 0.12 | 2 | 2 |" in text
     assert "| teaser | 2.00 | 0.4000 | 0.900 | 0.500 | 0.643 |  | 1.2 | 0.12 | 1 | 1 |" in text
     assert "| A | **0.150** | 0.400 |" in text and "| B | **0.350** | – |" in text
+    assert "Not ranked" not in text
     assert "- teaser on B: reads rows of one length only (seed 0)" in text
+
+
+def test_sets_that_are_not_finished_are_shown_and_not_ranked():
+    text = tables([*RECORDS, record("kernels", "C", 0, 0.9)])
+    assert "| kernels | 1.00 | 0.2500 |" in text and "| C | **0.900** | – |" in text
+    assert "Not ranked, because not every method has been run: C." in text
 
 
 def test_the_picture_names_every_method(tmp_path):

@@ -8,7 +8,7 @@ two methods differ does not depend on which others are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -26,6 +26,16 @@ def costs_at(records: Iterable[dict[str, Any]], alpha: float) -> Costs:
         if record["alpha"] == alpha and "cost" in record:
             found.setdefault(record["method"], {}).setdefault(record["set"], []).append(record["cost"])
     return {name: {each: fmean(values) for each, values in sets.items()} for name, sets in found.items()}
+
+
+def finished(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of the sets on which every method has been run, whether it could read them or not: in a comparison
+    that was stopped, methods are ranked on these."""
+    run: dict[str, set[str]] = {}
+    for record in records:
+        run.setdefault(record["set"], set()).add(record["method"])
+    everything = set().union(*run.values())
+    return [record for record in records if run[record["set"]] == everything]
 
 
 def mean_ranks(costs: Costs) -> dict[str, float]:

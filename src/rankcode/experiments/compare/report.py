@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments.compare.ranks import costs_at, different, groups, mean_ranks
+from rankcode.experiments.compare.ranks import costs_at, different, finished, groups, mean_ranks
 from rankcode.plots.style import BLUE, DARK
 from rankcode.saving.files import write_whole
 
@@ -21,7 +21,7 @@ MEASURES = ("accuracy", "earliness", "harmonic_mean", "cost")
 def write_report(records: Sequence[dict[str, Any]], folder: Path) -> str:
     """Write ranks.png and table.md into a folder, and return the table."""
     text, picture = tables(records), io.BytesIO()
-    plot_ranks(records).savefig(picture, format="png", dpi=150)
+    plot_ranks(finished(records)).savefig(picture, format="png", dpi=150)
     write_whole(folder / "ranks.png", picture.getvalue())
     write_whole(folder / "table.md", text.encode())
     return text
@@ -29,8 +29,10 @@ def write_report(records: Sequence[dict[str, Any]], folder: Path) -> str:
 
 def tables(records: Sequence[dict[str, Any]]) -> str:
     """For each α, the means over sets of each method's means over seeds; the costs on each set; what is missing."""
-    alphas = sorted({record["alpha"] for record in records})
-    parts = [*(summary(records, alpha) for alpha in alphas), *(by_set(records, alpha) for alpha in alphas)]
+    alphas, ranked = sorted({record["alpha"] for record in records}), finished(records)
+    parts = [*(summary(ranked, alpha) for alpha in alphas), *(by_set(records, alpha) for alpha in alphas)]
+    if unfinished := {record["set"] for record in records} - {record["set"] for record in ranked}:
+        parts.append(f"Not ranked, because not every method has been run: {', '.join(sorted(unfinished))}.")
     return "\n\n".join([*parts, *missing(records)]) + "\n"
 
 
@@ -83,7 +85,7 @@ def missing(records: Sequence[dict[str, Any]]) -> list[str]:
         for record in records
         if (reason := record.get("left_out") or record.get("error"))
     }
-    return ["Not ranked:\n\n" + "\n".join(sorted(found))] if found else []
+    return ["Without a result:\n\n" + "\n".join(sorted(found))] if found else []
 
 
 def plot_ranks(records: Sequence[dict[str, Any]]) -> Figure:
