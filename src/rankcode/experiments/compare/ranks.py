@@ -29,11 +29,11 @@ def costs_at(records: Iterable[dict[str, Any]], alpha: float) -> Costs:
 
 
 def finished(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the sets on which every method has been run, whether it could read them or not: in a comparison
-    that was stopped, methods are ranked on these."""
-    run: dict[str, set[str]] = {}
+    """The records of the sets on which every method has been run at every α, whether it could read them or not: in a
+    comparison that was stopped, methods are ranked on these."""
+    run: dict[str, set[tuple[str, float]]] = {}
     for record in records:
-        run.setdefault(record["set"], set()).add(record["method"])
+        run.setdefault(record["set"], set()).add((record["method"], record["alpha"]))
     everything = set().union(*run.values())
     return [record for record in records if run[record["set"]] == everything]
 

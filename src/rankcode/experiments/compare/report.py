@@ -15,7 +15,9 @@ from rankcode.plots.style import BLUE, DARK
 from rankcode.saving.files import write_whole
 
 OURS = ("kernels", "recurrent", "auto")
-MEASURES = ("accuracy", "earliness", "harmonic_mean", "cost")
+COLUMNS = {  # and the digits that are shown
+    "cost": 4, "accuracy": 3, "earliness": 3, "harmonic_mean": 3, "area": 3, "fit_seconds": 1, "milliseconds": 2,
+}  # fmt: skip
 
 
 def write_report(records: Sequence[dict[str, Any]], folder: Path) -> str:
@@ -45,14 +47,10 @@ def summary(records: Sequence[dict[str, Any]], alpha: float) -> str:
     ]
     for name, rank in mean_ranks(costs).items():
         own = [r for r in records if r["method"] == name and r["alpha"] == alpha and "cost" in r]
-        columns = ("cost", "accuracy", "earliness", "harmonic_mean", "area", "fit_seconds", "milliseconds")
-        cost, accuracy, earliness, middle, area, seconds, each = (mean_over_sets(own, column) for column in columns)
-        shown = "" if area is None else f"{area:.3f}"
+        means = [(mean_over_sets(own, column), digits) for column, digits in COLUMNS.items()]
+        cells = ["" if mean is None else f"{mean:.{digits}f}" for mean, digits in means]
         seeds = len({r["seed"] for r in own})
-        lines.append(
-            f"| {name} | {rank:.2f} | {cost:.4f} | {accuracy:.3f} | {earliness:.3f} | {middle:.3f} | {shown} "
-            f"| {seconds:.1f} | {each:.2f} | {len(costs[name])} | {seeds} |"
-        )
+        lines.append(f"| {name} | {rank:.2f} | {' | '.join(cells)} | {len(costs[name])} | {seeds} |")
     return "\n".join(lines)
 
 
