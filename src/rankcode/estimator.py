@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from rankcode.data.frames import is_long_frame, rows_of_frame
+from rankcode.data.dataframes import is_long_frame, rows_of_frame
 from rankcode.data.series import Columns
 from rankcode.decision import Decision
 from rankcode.inference import decide

@@ -15,7 +15,7 @@ class CheckpointReadout(nn.Module):
     The probabilities of the groups are added with the weights `mixture[k]`. A step between two checkpoints, where a row
     may end, uses the later of the two. Logits are the logarithms of the probabilities.
 
-    `rankcode.training.kernels` fits it.
+    `rankcode.training.fit_kernels` fits it.
     """
 
     def __init__(

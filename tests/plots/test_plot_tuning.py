@@ -6,7 +6,7 @@ import torch
 
 from rankcode.stopping import Tuning, Wish
 from rankcode.stopping.calibration import reliability
-from rankcode.stopping.wishes import Point
+from rankcode.stopping.tuning import Point
 
 plots = pytest.importorskip("rankcode.plots")
 CURVE = tuple(Point(accuracy, steps, steps / 40, 1.0, 0.0) for accuracy, steps in ((0.5, 1.0), (0.8, 8.0), (0.9, 20.0)))

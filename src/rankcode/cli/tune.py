@@ -14,7 +14,7 @@ from rankcode.network import Network
 from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Wish, tune_on
 from rankcode.stopping.traces import traces_of
-from rankcode.stopping.wishes import Kind
+from rankcode.stopping.tuning import Kind
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from rankcode.engines import checkpoints, cpu, reference, stepwise, triton, whole
+from rankcode.engines import blockwise, cpu, reference, stepwise, triton, whole
 from rankcode.engines.run import Engine, Keep, Run, has_fused_step
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -15,7 +15,7 @@ from rankcode.rules import Rule
 ENGINES: dict[str, Engine] = {
     "reference": reference,
     "stepwise": stepwise,
-    "checkpoints": checkpoints,
+    "blockwise": blockwise,
     "whole": whole,
     "cpu": cpu,
     "triton": triton,
@@ -36,8 +36,8 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if why_not := ENGINES[engine].can_run(network, inputs, rule):
             raise ValueError(f"the engine {engine} cannot run this network: {why_not}")
         return Choice(engine, "asked for by name", engine == "triton" and triton.can_capture(network, inputs, rule))
-    if checkpoints.can_run(network, inputs, rule) is None:
-        return Choice("checkpoints", "many steps at once, from one checkpoint to the next")
+    if blockwise.can_run(network, inputs, rule) is None:
+        return Choice("blockwise", "many steps at once, from one checkpoint to the next")
     fused = "fused steps, and rows that have answered cost nothing"
     if inputs.is_cuda:
         why_not = triton.can_run(network, inputs, rule) or triton.slower(network, inputs)

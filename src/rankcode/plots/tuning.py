@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rankcode.plots.style import BLUE, COLOURS, DARK, GREY, RED, legend_below, plain
 from rankcode.stopping import Tuning
 from rankcode.stopping.calibration import Reliability
-from rankcode.stopping.wishes import Point
+from rankcode.stopping.tuning import Point
 
 
 def plot_tuning(tuning: Tuning, others: Mapping[str, Tuning] | None = None) -> Figure:

@@ -26,7 +26,7 @@ from rankcode.stopping.traces import Traces, traces_of
 from rankcode.tasks import OwnData
 from rankcode.training.baselines import nearest_neighbour
 from rankcode.training.config import Training
-from rankcode.training.kernels import fit_kernels
+from rankcode.training.fit_kernels import fit_kernels
 from rankcode.training.loop import fit
 from rankcode.training.recipes import recipe
 from rankcode.training.standard_network import standard_network

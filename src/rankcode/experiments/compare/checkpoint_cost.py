@@ -22,7 +22,7 @@ from rankcode.data import Batch
 from rankcode.experiments.compare.methods import Method, whole
 from rankcode.metrics import area
 from rankcode.tasks import OwnData
-from rankcode.training.kernels import features_at
+from rankcode.training.fit_kernels import features_at
 
 NUM_CHECKPOINTS = 20
 NUM_COUNTS = 6000  # half of them on inputs, as in MiniRocket, and half on differences

@@ -19,8 +19,8 @@ from torch import Tensor
 from rankcode.metrics import cost as cost_at
 from rankcode.network import Network
 from rankcode.rules import Rule, Threshold
+from rankcode.stopping.backward_induction import fit_optimal, fit_step_thresholds, thresholds_for
 from rankcode.stopping.calibration import fit_temperatures
-from rankcode.stopping.induction import fit_optimal, fit_step_thresholds, thresholds_for
 from rankcode.stopping.traces import Traces, traces_of
 
 Kind = Literal["auto", "threshold", "step-thresholds", "optimal"]

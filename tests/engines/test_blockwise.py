@@ -30,7 +30,7 @@ RULES = [Threshold(0.8), Threshold(0.6, classes=(0, 2)), Never(), FireAt(7), Pat
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("case", ["kernels-stepwise", "kernels-checkpoints", "gru-stepwise"])
+@pytest.mark.parametrize("case", ["kernels-stepwise", "kernels-blockwise", "gru-stepwise"])
 def test_equals_the_reference(case, rule, keep):
     cell_name, engine = case.split("-")
     network, inputs, lengths = network_and_rows(cell_name)
@@ -49,13 +49,13 @@ def test_equals_the_reference(case, rule, keep):
 
 def test_the_choice_of_an_engine():
     network, inputs, _ = network_and_rows("kernels")
-    assert choose(network, inputs, Threshold()).name == "checkpoints"
+    assert choose(network, inputs, Threshold()).name == "blockwise"
     network, inputs, _ = network_and_rows("gru")
     assert choose(network, inputs, Threshold()).name == "stepwise"  # a GRU reads one step at a time
-    for name in ("checkpoints", "cpu", "whole", "triton"):
+    for name in ("blockwise", "cpu", "whole", "triton"):
         assert ENGINES[name].can_run(network, inputs, Threshold()) is not None
     plain = Network(cells.GRU(2, 6), 3)
-    assert "every step" in ENGINES["checkpoints"].can_run(plain, inputs, Threshold())
+    assert "every step" in ENGINES["blockwise"].can_run(plain, inputs, Threshold())
 
 
 def test_rows_that_have_fired_read_nothing_more():

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from test_induction import random_traces
+from test_backward_induction import random_traces
 
 from rankcode import Network, Threshold, cells, fit_rule
 from rankcode.rules import OptimalStopping, StepThresholds
 from rankcode.stopping import Wish, tune_on
-from rankcode.stopping.wishes import wilson
+from rankcode.stopping.tuning import wilson
 
 
 @pytest.mark.parametrize("kind", ["threshold", "step-thresholds", "optimal", "auto"])

@@ -5,7 +5,7 @@ import pandas
 import polars
 import pytest
 
-from rankcode.data.frames import is_long_frame, rows_of_frame
+from rankcode.data.dataframes import is_long_frame, rows_of_frame
 from rankcode.data.series import Columns
 
 TABLE = {

@@ -7,7 +7,7 @@ import torch
 
 from rankcode import Threshold
 from rankcode.rules import OptimalStopping
-from rankcode.stopping.induction import fit_optimal, fit_step_thresholds
+from rankcode.stopping.backward_induction import fit_optimal, fit_step_thresholds
 from rankcode.stopping.traces import Traces
 
 

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from rankcode import decide
 from rankcode.rules import Never
-from rankcode.training import kernels
-from rankcode.training.kernels import _Regression, features_at, fit_kernels
+from rankcode.training import fit_kernels as kernels
+from rankcode.training.fit_kernels import _Regression, features_at, fit_kernels
 
 
 def problem(rows=24, features=9, classes=3, seed=0):
