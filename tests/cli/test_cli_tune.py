@@ -1,7 +1,9 @@
 """`rankcode train` of series without further options, and `rankcode tune`."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 import torch
 from small_data import QUICK, says, train, two_levels
@@ -23,7 +25,7 @@ def fitted(tmp_path_factory):
 
 def test_series_are_fitted_at_once(fitted, capsys):
     run = fitted / "run"
-    assert {file.name for file in run.iterdir()} == {"best.safetensors", "config.json", "held_out.safetensors"}
+    assert {file.name for file in run.iterdir()} == {"best.safetensors", "config.json", "held_out.pt"}
     config = RunFolder(run).config()
     assert config["fit"] == {"model": "kernels", "wish": {"alpha": 0.2}, "seed": 0}
     assert isinstance(load(run).rule, OptimalStopping)
@@ -85,6 +87,23 @@ def test_tune_keeps_the_rule_and_its_promise(fitted, capsys):
     assert isinstance(load(run).rule, OptimalStopping)
     says(["tune", str(run), "--mean-steps", "0.2"], "at least 1", status=2)
     says(["tune", str(run), "--false-alarms-per-hour", "1"], "--seconds-per-step", status=2)
+
+
+def test_left_out_predictions_that_are_missing_or_damaged(fitted, tmp_path):
+    shutil.copytree(fitted / "run", tmp_path / "run")
+    kept = (tmp_path / "run" / "held_out.pt").read_bytes()
+    before = (tmp_path / "run" / "best.safetensors").read_bytes()
+    for content in (kept[:-20], kept[:-40] + bytes([kept[-40] ^ 64]) + kept[-39:], b""):
+        (tmp_path / "run" / "held_out.pt").write_bytes(content)
+        says(["tune", str(tmp_path / "run")], "held_out.pt is damaged", status=1)
+    (tmp_path / "run" / "held_out.pt").unlink()
+    says(["tune", str(tmp_path / "run")], "held_out.pt", "train again", status=1)
+    assert (tmp_path / "run" / "best.safetensors").read_bytes() == before
+
+
+def test_a_class_with_one_row_needs_a_recurrent_network(tmp_path):
+    np.savez(tmp_path / "one.npz", X=np.random.default_rng(0).normal(size=(18, 12)), y=np.arange(18))
+    says(["train", str(tmp_path / "one.npz")], "one.npz", "single row", "--model recurrent", status=1)
 
 
 def test_tune_a_recurrent_network_on_its_validation_data(tmp_path, capsys):

@@ -27,7 +27,8 @@ PLACES = tuple(combinations(range(TAPS), 3))  # of the three taps of 2: one kern
 RESOLUTION, LARGEST = 2.0**10, 64.0
 MAX_CHANNELS = 9  # of one kernel: 9 channels and 9 taps sum up to less than 2¹³, 23 bits at this resolution
 MAX_COUNTS, MAX_VALUES = 2**18, 2**19  # computed at once: they stay in the processor's cache
-MAX_DRAWN = 64  # kernels whose biases are drawn at once
+MAX_DRAWN = 2**18  # inputs of the kernels whose biases are drawn at once
+MAX_DILATIONS = 11  # the longest kernels reach over 8,192 steps: the memory of a stream has a bound
 MIN_PREFIX = 4  # steps, or a tenth of the longest row: biases are drawn from at least these
 ABOVE_BIAS = 1e-4  # less than 1 / RESOLUTION: a kernel that stays at the value of its bias is not above it
 GOLDEN_RATIO = (1 + 5**0.5) / 2
@@ -68,7 +69,7 @@ class RandomKernels(nn.Module):
     @classmethod
     def for_length(cls, input_size: int, steps: int, num_counts: int) -> RandomKernels:
         """Dilations such that the longest kernel just fits into so many steps, and about so many counts."""
-        num_dilations = 1 + int(math.log2(max(1, (steps - 1) // (TAPS - 1))))
+        num_dilations = min(MAX_DILATIONS, 1 + int(math.log2(max(1, (steps - 1) // (TAPS - 1)))))
         return cls(input_size, num_dilations, max(1, round(num_counts / (2 * num_dilations * len(PLACES)))))
 
     @property
@@ -199,7 +200,8 @@ class RandomKernels(nn.Module):
         levels = (torch.arange(1, self.biases.numel() + 1) * GOLDEN_RATIO % 1).view(self.num_kernels, -1)
 
         step = torch.arange(inputs.shape[1], device=inputs.device)
-        for part in torch.arange(self.num_kernels).split(MAX_DRAWN):
+        at_once = max(1, MAX_DRAWN // (inputs.shape[1] * self.input_size))
+        for part in torch.arange(self.num_kernels).split(at_once):
             state = self.initial_state(len(part))
             known = torch.cat([state.past, self._signals(inputs[rows[part]], state)], 1)
             values = self._own_values(known, part)

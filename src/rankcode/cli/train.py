@@ -207,7 +207,7 @@ class Train:
         say(task.summary(), file=sys.stderr)
         say_left_out(task.left_out)
         folder = given.get("folder") or str(free_folder(Path("runs") / data_name(self.task)))
-        found = fit_task(task, wish, self.model, given.get("seed", 0), folder)
+        found = fit_task(task, wish, self.model, given.get("seed", 0), folder, given.get("progress", True))
         tuning, name = found.tuning, shlex.quote(folder)
         say(f"fitted {found.model} to {len(found.held_out.labels):,} rows; on rows that were left out:")
         say(f"  {tuning}")

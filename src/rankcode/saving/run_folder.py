@@ -49,7 +49,7 @@ class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
         self.path, self.tensorboard = Path(path), tensorboard
         self.config_file, self.checkpoint_file = self.path / "config.json", self.path / "checkpoint.pt"
-        self.metrics_file, self.held_out_file = self.path / "metrics.jsonl", self.path / "held_out.safetensors"
+        self.metrics_file, self.held_out_file = self.path / "metrics.jsonl", self.path / "held_out.pt"
         self._events: Any = None
         self._lock: ExitStack | None = None
         self._config: dict[str, Any] = {}  # to be written by `start`
@@ -191,8 +191,12 @@ class RunFolder:
         write_config(self.config_file, self._config | settings)
 
     def held_out(self) -> Traces | None:
-        """The traces that the rule was fitted to, where they were kept."""
-        return read_traces(self.held_out_file) if self.held_out_file.exists() else None
+        """The traces that the rule of a fitted model was fitted to; None: the model was trained, and has none."""
+        if not self.fitted():
+            return None
+        if not self.held_out_file.exists():
+            raise FileNotFoundError(f"there is no {self.held_out_file}, which the rule is fitted to: train again")
+        return read_traces(self.held_out_file)
 
     def write_tuning(self, name: str, network: Network, tuning: Tuning, traces: Traces) -> None:
         """Keep a rule that was fitted later in the model, and what it promises in tuning.json and tuning.png;

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rankcode.data import BadData
 from rankcode.data.sources import Batch
 from rankcode.engines.cpu.gated_steps import single_thread_if
 from rankcode.front_ends import Standardise
@@ -161,6 +162,9 @@ def fit_task(task: OwnData, wish: Wish, model: ModelName, seed: int, folder: str
     values = torch.cat([F.pad(part.inputs, (0, 0, 0, steps - part.inputs.shape[1])) for part in parts])
     lengths = torch.cat([part.lengths for part in parts if part.lengths is not None])
     rows = LabelledSeries(values, lengths, torch.cat([part.labels for part in parts]))
+    if int(torch.bincount(rows.labels).min()) < 2 and len(rows.labels) < MANY_ROWS:
+        name = task.label_names[int(torch.bincount(rows.labels).argmin())]
+        raise BadData(f"{task.path}: class {name!r} has a single row, and kernels need two: use model=recurrent")
     wanted = {name: value for name, value in vars(wish).items() if value is not None}
     with closing(RunFolder(folder)) as run:
         run.begin({"task": describe(task)}, resume=False)
