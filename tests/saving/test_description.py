@@ -14,7 +14,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import rankcode as rc
-from rankcode.saving.description import OBJECTIVES, RULES, TASK_KINDS, content_of, describe, parse, read_part
+from rankcode.saving.description import (
+    OBJECTIVES,
+    RULES,
+    TASK_KINDS,
+    content_of,
+    describe,
+    parse,
+    read_network,
+    read_part,
+)
 from rankcode.saving.model_file import metadata
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, SpeechCommands, Spotting, TemporalDigits, TemporalMNIST, TwoSequence
@@ -206,3 +215,11 @@ def test_a_model_with_a_flipped_bit_is_refused(run, tmp_path):
         damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged)
         assert refused_well(lambda: rc.load(path), path)
+
+
+def test_a_file_cannot_ask_for_a_million_cells():
+    cell = {"kind": "LSTM", "input_size": 1, "hidden_size": 1, "num_layers": 1}
+    network = {"cell": {"kind": "Stack", "parts": [cell] * 1001}, "outputs": 2, "activation": "softmax"}
+    network |= {"dtype": "float32", "readout": {"kind": "Identity"}}
+    with pytest.raises(ValueError, match="parts has 1001 parts"):
+        read_network(network)

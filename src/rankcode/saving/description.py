@@ -282,6 +282,8 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
                 return value
         elif get_origin(option) is tuple:
             if isinstance(value, list) and (inner[-1] is Ellipsis or len(value) == len(inner)):
+                if inner[0] is nn.Module and len(value) > MAX_LAYERS:
+                    raise damaged(f"{place} has {len(value)} parts, more than {MAX_LAYERS}")
                 hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
                 return tuple(read_value(item, hints[k], f"{place}[{k}]") for k, item in enumerate(value))
         elif isinstance(value, dict):
