@@ -5,7 +5,7 @@ from small_data import QUICK, tones, two_levels
 
 from rankcode.cli.main import main
 from rankcode.tasks import two_sequence
-from rankcode.tasks.two_sequence_stopping import OptimalStopping
+from rankcode.tasks.two_sequence_stopping import StoppingLimit
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +19,8 @@ def everything_is_kept_here(monkeypatch, tmp_path):
 @pytest.fixture
 def coarse_limits(monkeypatch):
     """The limits of two-sequence on a coarse grid, which takes a second instead of ten."""
-    monkeypatch.setattr(OptimalStopping, "SUM_NODES", 12)
-    monkeypatch.setattr(OptimalStopping, "NOISE_NODES", 9)
+    monkeypatch.setattr(StoppingLimit, "SUM_NODES", 12)
+    monkeypatch.setattr(StoppingLimit, "NOISE_NODES", 9)
     two_sequence._optimal_stopping.cache_clear()
     yield
     two_sequence._optimal_stopping.cache_clear()

@@ -19,7 +19,7 @@ from torch import Tensor
 from rankcode.data.sources import Batch
 from rankcode.tasks.splits import GeneratedSplits
 from rankcode.tasks.two_sequence_evidence import NoiseEvidence
-from rankcode.tasks.two_sequence_stopping import OptimalStopping
+from rankcode.tasks.two_sequence_stopping import StoppingLimit
 
 # Points of limit_curves, close enough to draw straight lines between them.
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.83, 0.86, 0.88, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.975)
@@ -111,7 +111,7 @@ class TwoSequence(GeneratedSplits):
             "optimal stopping": self.optimal_stopping_curve(inputs, labels, COSTS),
         }
 
-    def optimal_stopping(self, costs: Sequence[float]) -> OptimalStopping:
+    def optimal_stopping(self, costs: Sequence[float]) -> StoppingLimit:
         """The optimal observer for each of these step costs; cached, since computing it takes seconds."""
         return _optimal_stopping(self, tuple(costs))
 
@@ -146,8 +146,8 @@ class TwoSequence(GeneratedSplits):
 
 
 @lru_cache(maxsize=8)
-def _optimal_stopping(task: TwoSequence, costs: tuple[float, ...]) -> OptimalStopping:
-    return OptimalStopping(task.evidence, costs)
+def _optimal_stopping(task: TwoSequence, costs: tuple[float, ...]) -> StoppingLimit:
+    return StoppingLimit(task.evidence, costs)
 
 
 def _chunks(rows: int) -> Iterator[slice]:

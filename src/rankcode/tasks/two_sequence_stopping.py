@@ -15,7 +15,7 @@ from torch import Tensor
 from rankcode.tasks.two_sequence_evidence import NoiseEvidence
 
 
-class OptimalStopping:
+class StoppingLimit:
     """The optimal observer for each of several step costs.
 
     `expected_cost` [costs] is its mean cost, errors and steps together: computed, not sampled, and accurate to about
