@@ -202,10 +202,17 @@ def test_a_file_that_is_not_there(tmp_path):
     assert str(tmp_path / "none.wav") in str(error.value) and "\n" not in str(error.value)
 
 
+def aiff():
+    with io.BytesIO() as file:
+        soundfile.write(file, tone(seconds=0.01), 16_000, format="AIFF")
+        return file.getvalue()
+
+
+@pytest.mark.filterwarnings("error")  # soundfile prints exceptions in its callbacks, and pytest makes them warnings
 @pytest.mark.parametrize(
     "whole",
-    [wav(pcm(tone(seconds=0.01), 16)), wav(pcm(tone(seconds=0.01), 24), bits=24, channels=2, extensible=True)],
-    ids=["plain", "extensible"],
+    [wav(pcm(tone(seconds=0.01), 16)), wav(pcm(tone(seconds=0.01), 24), bits=24, channels=2, extensible=True), aiff()],
+    ids=["plain", "extensible", "aiff"],
 )
 def test_a_damaged_header_gives_sound_or_says_what_is_wrong(tmp_path, whole):
     random = np.random.default_rng(0)

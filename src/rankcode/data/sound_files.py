@@ -91,9 +91,9 @@ def _any_format(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndar
         import soundfile
     except ImportError:
         raise ImportError(f"reading {path} needs soundfile: pip install 'rankcode[audio]'") from None
-    file.seek(0)
-    try:
-        sound = soundfile.SoundFile(file)
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    try:  # the descriptor, as soundfile prints a traceback if a method of a file object raises
+        sound = soundfile.SoundFile(file.fileno(), closefd=False)
     except soundfile.LibsndfileError as error:
         raise BadData(f"{path} is not sound that can be read: {error.error_string.rstrip('.')}") from None
 
