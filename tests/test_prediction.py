@@ -405,6 +405,23 @@ def test_long_rows_are_read_a_few_at_a_time(monkeypatch):
     assert sizes == [(1, 40, 2), (3, 3, 2), (1, 60, 2), (2, 20, 2), (1, 5, 2)]
 
 
+@pytest.mark.parametrize("cell", [rc.cells.GRU(420, 8), rc.cells.LIF(420, 8)], ids=["gru", "lif"])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_inputs_of_long_recordings_are_made_in_blocks(rule, cell, monkeypatch):
+    network, waveforms, frames = sound_network(), sounds(), []
+    if isinstance(cell, rc.cells.LIF):
+        network.cell = lively(cell, 0.05)
+    whole = rc.predict(network, waveforms, rule)
+    make = Audio.__call__
+    monkeypatch.setattr(Audio, "__call__", lambda self, stored: frames.append(stored.shape[1]) or make(self, stored))
+    monkeypatch.setattr(prediction, "BATCH_VALUES", 0)
+    monkeypatch.setattr(prediction, "BLOCK_STEPS", 7)
+    for each, other in zip(rc.predict(network, waveforms, rule), whole, strict=True):
+        assert each[::2] == other[::2] and each.fired == other.fired
+        assert list(each.probabilities.values()) == pytest.approx(list(other.probabilities.values()), abs=1e-6)
+    assert max(frames) == 7 + 20 and len(frames) == sum(-(-each.steps // 7) for each in whole)
+
+
 LONG = """
 import resource, sys
 import torch

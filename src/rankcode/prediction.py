@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankcode.checks import rows_named
+from rankcode.checks import checked_inputs, rows_named
 from rankcode.data.sources import BadData
 from rankcode.decision import Decision
+from rankcode.engines.long_row import decide_in_blocks
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
-from rankcode.inference import decide
+from rankcode.inference import decide, inference
 from rankcode.network import Network
 from rankcode.rules import Rule, Threshold, check_rule
 
 ROWS = 256  # at most in a batch
 BATCH_VALUES = 1 << 25  # at most in the inputs of a batch of several rows: 134 MB
+BLOCK_STEPS = 1 << 12  # read at once of a single row with more values
 
 
 class Prediction(NamedTuple):
@@ -124,31 +126,45 @@ def _batches(front_end: FrontEnd, rows: Iterable[tuple[str, StoredRow]]) -> Iter
     batch: list[StoredRow] = []
     longest = 0
     for name, row in rows:
-        steps = int(front_end.num_steps(torch.tensor(len(row.values))))
-        values = max(math.prod(front_end.output_shape), row.values[:1].numel())
-        longest = max(longest, steps * values)
+        values = _num_values(front_end, row)
+        longest = max(longest, values)
         if batch and (len(batch) == ROWS or (len(batch) + 1) * longest > BATCH_VALUES):
             yield names, batch
-            names, batch, longest = [], [], steps * values
+            names, batch, longest = [], [], values
         names.append(name)
         batch.append(row)
     if batch:
         yield names, batch
 
 
+def _num_values(front_end: FrontEnd, row: StoredRow) -> int:
+    """The number of values in the inputs of a row."""
+    steps = int(front_end.num_steps(torch.tensor(len(row.values))))
+    return steps * max(math.prod(front_end.output_shape), row.values[:1].numel())
+
+
 def _answers(network: Network, front_end: FrontEnd, rows: list[StoredRow], rule: Rule) -> Iterator[Prediction]:
-    device = next(network.parameters()).device
     labels = network.label_names or [str(label) for label in range(network.num_classes)]
-    if len({row.values.shape[1:] for row in rows}) > 1:
-        raise ValueError("the rows differ in shape")
-    kind = reduce(torch.promote_types, [row.values.dtype for row in rows])
-    stored = torch.nn.utils.rnn.pad_sequence([row.values.to(kind) for row in rows], batch_first=True).to(device)
-    lengths = torch.tensor([len(row.values) for row in rows], device=device)
-    inputs, lengths = front_end(stored, lengths)
-    decision = Decision(*(part.cpu() for part in decide(network, inputs, lengths, rule)))
+    decision = _decided(network, front_end, rows, rule)
     heard = front_end.heard(decision.steps, torch.tensor([row.size for row in rows]))
     milliseconds = [None] * len(rows) if heard is None else heard.tolist()
     columns = zip(*(part.tolist() for part in decision), milliseconds, strict=True)
     for label, steps, fired, probabilities, heard_ms in columns:
         by_name = dict(zip(labels, probabilities, strict=True))
         yield Prediction(labels[label], probabilities[label], steps, fired, heard_ms, by_name)
+
+
+def _decided(network: Network, front_end: Any, rows: list[StoredRow], rule: Rule) -> Decision:
+    device = next(network.parameters()).device
+    long = _num_values(front_end, rows[0]) > BATCH_VALUES  # such a row is alone in its batch
+    if long and device.type == "cpu" and network.checkpoints is None and hasattr(front_end, "input_blocks"):
+        blocks = front_end.input_blocks(rows[0].values, BLOCK_STEPS)
+        with inference(network):
+            return decide_in_blocks(network, (checked_inputs(network, block, None)[0] for block in blocks), rule)
+    if len({row.values.shape[1:] for row in rows}) > 1:
+        raise ValueError("the rows differ in shape")
+    kind = reduce(torch.promote_types, [row.values.dtype for row in rows])
+    stored = torch.nn.utils.rnn.pad_sequence([row.values.to(kind) for row in rows], batch_first=True).to(device)
+    lengths = torch.tensor([len(row.values) for row in rows], device=device)
+    inputs, lengths = front_end(stored, lengths)
+    return Decision(*(part.cpu() for part in decide(network, inputs, lengths, rule)))

@@ -11,7 +11,7 @@ summation does not change the rounded byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -77,13 +77,15 @@ class LogMel:
         return self._frames_of(_checked_waveform(raw).split(BLOCK), at_least)
 
     def _frames_of(self, blocks: Iterable[Tensor], at_least: int = 0) -> StoredRow:
-        held, frames, samples = self.start(), [], 0
+        held, samples = self.start(), 0
+        frames = bytearray()  # grows in place: a list of blocks would be in memory twice when it is joined
         for block in blocks:
             new, held = self.push(block, held)
-            frames.append(new)
+            frames += new.numpy().tobytes()
             samples += len(block)
         new, held = self.push(torch.zeros(max(0, at_least - samples)), held)
-        return StoredRow(torch.cat([*frames, new, self.finish(held)]), samples)
+        frames += new.numpy().tobytes() + self.finish(held).numpy().tobytes()
+        return StoredRow(torch.frombuffer(frames, dtype=torch.uint8).view(-1, self.n_mels), samples)
 
     def start(self) -> Tensor:
         """The state of a stream before its first sample: half a window of silence."""
@@ -171,6 +173,11 @@ class Audio(FrontEnd):
         shape = (rows, max(0, frames - 2 * self.context), *self.output_shape)
         inputs = values.as_strided(shape, (frames * bands, bands, 1))
         return inputs, None if lengths is None else self.num_steps(lengths)
+
+    def input_blocks(self, row: Tensor, steps: int) -> Iterator[Tensor]:
+        """The inputs of one recording, frames [frames, bands], in blocks of so many steps."""
+        for first in range(0, len(row) - 2 * self.context, steps):
+            yield self(row[None, first : first + steps + 2 * self.context])[0]
 
     def num_steps(self, lengths: Tensor) -> Tensor:
         return lengths - 2 * self.context

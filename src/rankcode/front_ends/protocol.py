@@ -28,7 +28,9 @@ class FrontEnd(Protocol):
     `__call__`; the other methods are those of a front end for arrays of numbers that keeps the length of a row.
 
     A front end may also have `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not
-    the inputs. The last entry is that of the last step.
+    the inputs. The last entry is that of the last step. And it may have `input_blocks(row, steps)`: the inputs of one
+    stored row in blocks of so many steps, [1, steps, features…]; a front end whose inputs take more memory than what it
+    stores needs it to read rows of any length.
     """
 
     file_suffixes: ClassVar[tuple[str, ...]] = ()

@@ -32,7 +32,7 @@ def read(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     weights = [network.cell.weights(layer) for layer in range(network.cell.num_layers)]
     tensors = (inputs, *(part for layer in weights for part in layer))
     with_gradients = torch.is_grad_enabled() and any(part.requires_grad for part in tensors)
-    layers = (_OwnLayers if with_gradients else _TorchLayers)(network.cell, weights, rows, small)
+    layers = (_OwnLayers if with_gradients else TorchLayers)(network.cell, weights, rows, small)
     columns = inputs.unbind(1) if with_gradients and inputs.requires_grad else None
     planted = planted_steps(rule, lengths)
     live, ends = torch.arange(rows), lengths if planted is None else planted.minimum(lengths)
@@ -50,7 +50,7 @@ def read(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
         if planted is None:
             outputs = network.logits(outputs)
             with torch.no_grad():
-                spikes, rule_state = _spikes(network, rule, outputs.view(*done.shape, -1), first, rule_state)
+                spikes, rule_state = block_spikes(network, rule, outputs.view(*done.shape, -1), first, rule_state)
             done = done | spikes
         leaves = done.any(0)
         leaving, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
@@ -80,7 +80,7 @@ def read(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     return Run(decision, logits, row, step, lengths, keep)
 
 
-class _TorchLayers:
+class TorchLayers:
     """PyTorch's own layers, block by block: the fastest way without gradients."""
 
     def __init__(self, cell: LSTM | GRU, weights: list[tuple[Tensor, ...]], rows: int, small: bool):
@@ -154,7 +154,7 @@ def _finite(x: Tensor, ends: Tensor) -> Tensor:
     return x[: bad[0]] if len(bad) and bad[0] > 0 else x
 
 
-def _spikes(network: Network, rule: Any, logits: Tensor, first: int, state: Any) -> tuple[Tensor, Any]:
+def block_spikes(network: Network, rule: Any, logits: Tensor, first: int, state: Any) -> tuple[Tensor, Any]:
     """Whether the rule fires, [steps, live], and its state after the block."""
     steps, live = logits.shape[:2]
     activations, probabilities = network.activate(logits)
