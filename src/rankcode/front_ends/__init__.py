@@ -8,6 +8,7 @@ from rankcode.front_ends.audio import Audio, LogMel
 from rankcode.front_ends.latency_code import LatencyCode, latency_code
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
 from rankcode.front_ends.standardise import Standardise
+from rankcode.front_ends.streams import InputStreams, NumberStreams
 
 FRONT_ENDS = {kind.__name__: kind for kind in (Audio, LatencyCode, Standardise)}
 
@@ -22,8 +23,10 @@ __all__ = [
     "FRONT_ENDS",
     "Audio",
     "FrontEnd",
+    "InputStreams",
     "LatencyCode",
     "LogMel",
+    "NumberStreams",
     "Standardise",
     "StoredRow",
     "front_end_of",

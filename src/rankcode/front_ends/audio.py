@@ -25,12 +25,12 @@ from rankcode.data.arrays import as_tensor
 from rankcode.data.sound_files import SUFFIXES, sound_blocks, sound_files
 from rankcode.data.sources import BadData
 from rankcode.device_constants import constant
+from rankcode.front_ends.audio_streams import MAX_AMPLITUDE, AudioStreams
 from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
 
 LOWEST, HIGHEST = math.log(1e-6), 8.0  # ln of the power that bytes 0 and 255 stand for
 UNIT = (HIGHEST - LOWEST) / 255
 BLOCK = 1 << 18  # samples turned into frames at once: bounds the float64 intermediates to some 30 MB
-MAX_AMPLITUDE = 4  # of a waveform in −1…1, which may overshoot a little; integer samples are far larger
 MAX_CHANNELS = 16  # a 2-D array with at most this many columns is one recording [samples, channels]
 
 
@@ -96,12 +96,16 @@ class LogMel:
         held = torch.cat([held, samples.to(held)])
         if len(held) < self.window:
             return torch.empty(0, self.n_mels, dtype=torch.uint8, device=held.device), held
-        window, filters = (table.to(held.device) for table in _tables(self.sample_rate, self.n_mels))
-        spectrum = torch.fft.rfft(held.unfold(0, self.window, self.hop) * window)
+        frames = self.of_windows(held.unfold(0, self.window, self.hop))
+        return frames, held[len(frames) * self.hop :]
+
+    def of_windows(self, samples: Tensor) -> Tensor:
+        """The frames of windows of samples: [frames, window] in float64 to [frames, bands] bytes."""
+        window, filters = (table.to(samples.device) for table in _tables(self.sample_rate, self.n_mels))
+        spectrum = torch.fft.rfft(samples * window)
         power = spectrum.real**2 + spectrum.imag**2
         logarithm = (power @ filters + 1e-6).log()
-        frames = ((logarithm - LOWEST) / UNIT).round().clamp(0, 255).byte()
-        return frames, held[len(frames) * self.hop :]
+        return ((logarithm - LOWEST) / UNIT).round().clamp(0, 255).byte()
 
     def finish(self, held: Tensor) -> Tensor:
         """The frames that the end of a stream completes, with silence after it."""
@@ -198,6 +202,13 @@ class Audio(FrontEnd):
     def read(self, raw: Any) -> StoredRow:
         """The frames of a sound file or a waveform at the sample rate of `log_mel`, enough for one step at least."""
         return self.log_mel.read(raw, self.log_mel.shortest(self.context))
+
+    @property
+    def sample_rate(self) -> int:
+        return self.log_mel.sample_rate
+
+    def stream(self, rows: int) -> AudioStreams:
+        return AudioStreams(self, rows)
 
     def shown(self, stored: Tensor) -> Tensor:
         """The frames, each once: without context."""

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rankcode.data.arrays import as_tensor
+from rankcode.data.arrays import as_array, as_tensor
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
+from rankcode.front_ends.streams import NumberStreams
 
 
 def latency_code(images: Tensor, levels: int, steps: int) -> Tensor:
@@ -63,6 +65,9 @@ class LatencyCode(FrontEnd):
     def num_steps(self, lengths: Tensor) -> Tensor:
         return torch.full_like(lengths, self.steps)
 
+    def stream(self, rows: int) -> LatencyStreams:
+        return LatencyStreams(self, rows)
+
     def rows(self, data: Any, left_out: list[str] | None = None) -> Iterable[tuple[str, Any]]:
         """Images, or one image [height, width]."""
         one = tuple(getattr(data, "shape", ())) == self.shape[-2:]
@@ -73,3 +78,28 @@ class LatencyCode(FrontEnd):
         if image.numel() != math.prod(self.shape):
             raise ValueError(f"an image must have shape {list(self.shape)}, not {list(image.shape)}")
         return StoredRow(image.reshape(self.shape), 1)
+
+
+class LatencyStreams(NumberStreams):
+    """Live images. Floats or booleans are steps, as the image appears: 1 for the pixels that appear at a step, 0 for
+    all others. Integers are a whole image, whose steps are all complete at once."""
+
+    def __init__(self, code: LatencyCode, rows: int):
+        super().__init__(rows, code.shape, any_layout=True)
+        self.code = code
+
+    def check(self, row: int, raw: Any) -> np.ndarray:
+        items = as_array(raw)
+        if items.dtype.kind in "iu":
+            stored = self.code.read(items).values
+            steps = latency_code(stored[None], self.code.levels, self.code.steps)[0].numpy()
+        else:
+            steps = super().check(row, items)
+            if not np.isin(steps, (0, 1)).all():
+                raise ValueError(
+                    "a step of an image is 1 where a pixel appears and 0 elsewhere; other values were given"
+                )
+        if self.pushed[row] + len(steps) > self.code.steps:
+            given = int(self.pushed[row]) + len(steps)
+            raise ValueError(f"an image is complete after {self.code.steps} steps, and these would be {given}")
+        return steps

@@ -27,10 +27,15 @@ class FrontEnd(Protocol):
     calling the front end makes inputs of a batch of it, on any device. A subclass needs `reads`, `output_shape` and
     `__call__`; the other methods are those of a front end for arrays of numbers that keeps the length of a row.
 
-    A front end may also have `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not
-    the inputs. The last entry is that of the last step. And it may have `input_blocks(row, steps)`: the inputs of one
-    stored row in blocks of so many steps, [1, steps, features…]; a front end whose inputs take more memory than what it
-    stores needs it to read rows of any length.
+    A front end may also have:
+
+    - `stream(rows)`: returns `rankcode.front_ends.InputStreams` for so many live rows. Networks with a front end that
+      does not have it cannot be streamed.
+    - `sample_rate`: of the sound that it reads, in Hz.
+    - `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not the inputs. The last entry
+      is that of the last step.
+    - `input_blocks(row, steps)`: the inputs of one stored row in blocks of so many steps, [1, steps, features…]. A front
+      end whose inputs take more memory than what it stores needs it to read rows of any length.
     """
 
     file_suffixes: ClassVar[tuple[str, ...]] = ()

@@ -16,6 +16,7 @@ from rankcode.data.series import Columns, Options
 from rankcode.data.series_files import FORMATS, read_rows
 from rankcode.device_constants import constant
 from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
+from rankcode.front_ends.streams import NumberStreams
 
 MAX_MEAN_OVER_STD = 1e4  # up to this ratio, float32 resolves a thousandth of a standard deviation
 
@@ -58,9 +59,10 @@ class Standardise(FrontEnd):
         if stored.dim() != 3:
             raise ValueError(f"series must have shape [rows, steps, {len(self.mean)}], not {list(stored.shape)}")
         self._check_channels(stored.shape[2])
-        stored = stored.to(torch.promote_types(stored.dtype, torch.float32))
-        mean, std = (constant(tuple(part), stored.dtype, stored.device) for part in (self.mean, self.std))
-        inputs = (stored - mean) / std
+        kept = torch.promote_types(stored.dtype, torch.float32)
+        # In float64, so that inputs are the same whatever the precision in which equal numbers are stored.
+        mean, std = (constant(tuple(part), torch.float64, stored.device) for part in (self.mean, self.std))
+        inputs = ((stored - mean) / std).to(kept)
         missing = inputs.isnan()
         if missing.any():
             step = torch.arange(stored.shape[1], device=stored.device)[:, None].expand_as(missing)
@@ -99,6 +101,10 @@ class Standardise(FrontEnd):
         if row.values.isinf().any():
             raise ValueError("it has an infinite value")
         return row
+
+    def stream(self, rows: int) -> NumberStreams:
+        """Live rows. A value that is missing (NaN) repeats the last one, as in whole rows."""
+        return NumberStreams(rows, self.output_shape, lambda stored: self(stored)[0], missing=True)
 
     def shown(self, stored: Tensor) -> Tensor:
         """One channel in the user's own units, several on their common scale."""

@@ -1,0 +1,91 @@
+"""Live sound: samples in as they arrive, log-mel frames with their context out.
+
+Frame f is centred at sample f · hop and complete with half a window after it; a step needs the `context` frames after
+its own. Nothing else of a recording is needed: what is held of each stream is less than a window of samples and
+2 · context frames.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankcode.data.arrays import as_array
+from rankcode.front_ends.streams import InputStreams, Queues
+
+if TYPE_CHECKING:
+    from rankcode.front_ends.audio import Audio
+
+MAX_FRAMES = 1 << 11  # computed at once: bounds the float64 intermediates to some 30 MB
+MAX_AMPLITUDE = 4  # of a waveform in −1…1, which may overshoot a little; integer samples are far larger
+INT16_SCALE = 1 / 32768
+
+
+class AudioStreams(InputStreams):
+    """Recordings that are read as they arrive, at the sample rate of the front end."""
+
+    def __init__(self, audio: Audio, rows: int):
+        self.audio, self.log_mel = audio, audio.log_mel
+        self.pushed = np.zeros(rows, np.int64)
+        self._samples = Queues(rows, (), torch.float64)
+        self._frames = Queues(rows, (self.log_mel.n_mels,), torch.uint8)
+
+    def check(self, row: int, raw: Any) -> np.ndarray:
+        """Samples [samples] in −1…1, or of 16 bits."""
+        samples = as_array(raw)
+        if samples.ndim == 1 and samples.dtype == np.int16:
+            return samples * INT16_SCALE
+        if samples.ndim != 1 or samples.dtype.kind != "f":
+            raise ValueError(
+                f"samples are [samples] of floats in −1…1 or of int16, not {samples.dtype} {list(samples.shape)}"
+            )
+        largest = np.abs(samples).max(initial=0)
+        if not np.isfinite(largest):
+            raise ValueError("the samples hold NaN or infinity: none of them were read")
+        if largest > MAX_AMPLITUDE:
+            raise ValueError(f"samples of floats are in −1…1, not up to {largest:,.0f}: scale them first")
+        return samples
+
+    def push(self, row: int, items: np.ndarray) -> None:
+        self._samples.append(row, items)
+        self.pushed[row] += len(items)
+
+    def finish(self, row: int) -> None:
+        """Silence after the end, as for a whole recording: enough for one step at least."""
+        silence = max(0, self.log_mel.shortest(self.audio.context) - int(self.pushed[row]))
+        self._samples.append(row, np.zeros(silence + self.log_mel.window // 2))
+
+    def waiting(self) -> np.ndarray:
+        self._compute_frames()
+        return np.maximum(self._frames.lengths - 2 * self.audio.context, 0)
+
+    def take(self, rows: np.ndarray, steps: int = 1) -> Tensor:
+        frames = self._frames.windows(rows, 0, 2 * self.audio.context + steps)
+        self._frames.drop(rows, steps)
+        return self.audio(frames)[0]
+
+    def reset(self, row: int) -> None:
+        self.pushed[row] = 0
+        self._samples.clear(row)
+        self._frames.clear(row)
+        self._samples.append(row, np.zeros(self.log_mel.window // 2))
+
+    def _compute_frames(self) -> None:
+        """The frames that are complete, of all rows together."""
+        window, hop = self.log_mel.window, self.log_mel.hop
+        counts = (self._samples.lengths - window) // hop + 1
+        rows = np.flatnonzero(counts > 0)
+        if len(rows) == 0:
+            return
+        counts = counts[rows]
+        owner = np.repeat(rows, counts)
+        starts = (np.arange(len(owner)) - np.repeat(counts.cumsum() - counts, counts)) * hop
+        frames = []
+        for begin in range(0, len(owner), MAX_FRAMES):
+            part = slice(begin, begin + MAX_FRAMES)
+            frames.append(self.log_mel.of_windows(self._samples.windows(owner[part], starts[part], window)))
+        self._frames.append_each(rows, counts, torch.cat(frames))
+        self._samples.drop(rows, counts * hop)
