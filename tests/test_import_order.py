@@ -25,7 +25,7 @@ ORDER = [
     "plots",
     "saving",
     "training",
-    "prediction estimator",
+    "prediction streaming estimator",
     "bench experiments",
     "cli __main__",
 ]
@@ -160,8 +160,8 @@ print([name for name in {EXTRAS} if name in sys.modules])
 def test_the_public_names():
     """Every public name is there, and nothing that is not meant to be."""
     names = """AtEnd AtSpike Audio BadData Batch Curve Decision EarlyClassifier EveryStep FireAt History
-    LogMel Network Never Objective OptimalStopping Patience Prediction Report Rule StepThresholds Switch
-    Threshold Trace Training Tuning UntilSpike cells data decide engines evaluate fit fit_rule load predict
+    LogMel Network Never Objective OptimalStopping Patience Prediction Report Rule StepThresholds Stream StreamPool
+    Switch Threshold Trace Training Tuning UntilSpike cells data decide engines evaluate fit fit_rule load predict
     save tasks trace tradeoff tune"""
     assert sorted(rankcode.__all__) == names.split()
     assert all(hasattr(rankcode, name) for name in names.split())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rankcode.saving.model_file import save
     from rankcode.saving.run_folder import load
     from rankcode.stopping import Tuning, fit_rule, tune
+    from rankcode.streaming import Stream, StreamPool
     from rankcode.training import History, Training, fit
 
 __all__ = [
@@ -42,6 +43,8 @@ __all__ = [
     "Report",
     "Rule",
     "StepThresholds",
+    "Stream",
+    "StreamPool",
     "Switch",
     "Threshold",
     "Trace",
@@ -67,7 +70,7 @@ __all__ = [
 
 # Modules in which a public name is looked for; the last needs scikit-learn.
 _HOMES = """data decision front_ends.audio inference metrics network objectives prediction rules saving.model_file
-saving.run_folder stopping training estimator"""
+saving.run_folder stopping streaming training estimator"""
 
 
 def __getattr__(name: str) -> Any:

@@ -29,14 +29,22 @@ class Trace(NamedTuple):
 @contextmanager
 def inference(network: Network) -> Iterator[None]:
     """Evaluation mode and no gradients; afterwards every module is back in its own mode."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
+    training = [module for module in network.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         with torch.no_grad(), parametrize.cached():
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
+
+
+def rule_for(network: Network, rule: Rule | None) -> Rule:
+    """The rule that was given, or else the network's own, or else `Threshold(0.95)`, checked against the network."""
+    rule = (network.rule or Threshold()) if rule is None else rule
+    check_rule(rule, network.activation, network.num_classes)
+    return rule
 
 
 def decide(
@@ -55,8 +63,7 @@ def checked_run(
     network: Network, inputs: Tensor, lengths: Tensor | None, rule: Rule | None, keep: Keep, engine: str
 ) -> Run:
     """A run without gradients of inputs that are checked, with the rule of `decide`."""
-    rule = (network.rule or Threshold()) if rule is None else rule
-    check_rule(rule, network.activation, network.num_classes)
+    rule = rule_for(network, rule)
     ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)
     with inference(network):

@@ -19,9 +19,9 @@ from rankcode.data.sources import BadData
 from rankcode.decision import Decision
 from rankcode.engines.long_row import decide_in_blocks
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
-from rankcode.inference import decide, inference
+from rankcode.inference import decide, inference, rule_for
 from rankcode.network import Network
-from rankcode.rules import Rule, Threshold, check_rule
+from rankcode.rules import Rule
 
 ROWS = 256  # at most in a batch
 BATCH_VALUES = 1 << 25  # at most in the inputs of a batch of several rows: 134 MB
@@ -68,8 +68,7 @@ def predict_rows(
 ) -> Iterator[tuple[str, Tensor, Prediction]]:
     """`predict`, with the name of each row (its file, or its place in the data) and the row as the front end stores it.
     Rows are read as they are needed."""
-    rule = (network.rule or Threshold()) if rule is None else rule
-    check_rule(rule, network.activation, network.num_classes)
+    rule = rule_for(network, rule)
     left_out = [] if left_out is None else left_out
     front_end = NumbersAsTheyAre() if network.front_end is None else network.front_end
     for names, rows in _batches(front_end, _stored(front_end, data, left_out if skip_bad else None)):

@@ -154,7 +154,7 @@ class RandomKernels(nn.Module):
         the first step that each kernel counts [kernels], from 0, and where its taps are [dilations, 1, taps]. Every
         other kernel waits until all of its taps have an input."""
         device = self.biases.device
-        key = (self.reads.data_ptr(), self.reads._version, device)
+        key = (self.reads.data_ptr(), self.reads._version, device, self.biases.dtype)
         if self._prepared is None or self._prepared[0] != key:
             kernels = torch.full((len(PLACES), TAPS), -1.0).scatter_(1, torch.tensor(PLACES), 2.0).to(self.biases)
             reads = self.reads.view(2 * self.num_dilations, len(PLACES), 1, self.input_size)

@@ -34,8 +34,8 @@ class FrontEnd(Protocol):
     - `sample_rate`: of the sound that it reads, in Hz.
     - `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not the inputs. The last entry
       is that of the last step.
-    - `input_blocks(row, steps)`: the inputs of one stored row in blocks of so many steps, [1, steps, features…]. A front
-      end whose inputs take more memory than what it stores needs it to read rows of any length.
+    - `input_blocks(row, steps)`: the inputs of one stored row in blocks of so many steps, [1, steps, features…]. A
+      front end whose inputs take more memory than what it stores needs it to read rows of any length.
     """
 
     file_suffixes: ClassVar[tuple[str, ...]] = ()

@@ -1,0 +1,6 @@
+"""Networks on live data: one step in, a decision out as soon as there is one."""
+
+from rankcode.streaming.pool import StreamPool
+from rankcode.streaming.stream import Stream
+
+__all__ = ["Stream", "StreamPool"]
