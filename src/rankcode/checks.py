@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankcode.data.arrays import as_tensor
+from rankcode.data.sources import BadData
 from rankcode.network import Network
 
 
@@ -31,7 +32,7 @@ def rows_named(name: Callable[[int], str]) -> Iterator[None]:
     try:
         yield
     except BadRow as bad:
-        raise ValueError(bad.what.format(name(bad.row))) from None
+        raise BadData(bad.what.format(name(bad.row))) from None
 
 
 def checked_inputs(network: Network, inputs, lengths, values: bool = True) -> tuple[Tensor, Tensor]:

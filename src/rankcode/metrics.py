@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankcode.checks import checked_labels, rows_named
-from rankcode.data.sources import Rows, Source, split_of
+from rankcode.data.sources import BadData, Rows, Source, split_of
 from rankcode.engines import Keep, Run
 from rankcode.front_ends import front_end_of
 from rankcode.inference import checked_run
@@ -39,7 +39,7 @@ def source_of(network: Network, task, split: str) -> Source:
     names = getattr(task, "label_names", None)
     if names is not None and network.label_names is not None and tuple(names) != network.label_names:
         own, other = (", ".join(each[:6]) + ", …" * (len(each) > 6) for each in (network.label_names, tuple(names)))
-        raise ValueError(f"the classes of the network are {own}, those of the data {other}: the names must be the same")
+        raise BadData(f"the classes of the network are {own}, those of the data {other}: the names must be the same")
     return source_for(network, split_of(task, split))
 
 
@@ -49,7 +49,7 @@ def source_for(network: Network, source: Source) -> Source:
     if network.front_end is None or given is None or not isinstance(source, Rows):
         return source
     if given.reads != network.front_end.reads:
-        raise ValueError(f"the network reads {network.front_end.reads}, and the data is {given.reads}")
+        raise BadData(f"the network reads {network.front_end.reads}, and the data is {given.reads}")
     source = copy(source)
     source.encode = network.front_end
     return source
@@ -254,4 +254,4 @@ def _runs(
         yield labels, result
         first += len(inputs)
     if first == 0:
-        raise ValueError("there is no data to evaluate on")
+        raise BadData("there is no data to evaluate on")

@@ -161,7 +161,7 @@ def _decided(network: Network, front_end: Any, rows: list[StoredRow], rule: Rule
         with inference(network):
             return decide_in_blocks(network, (checked_inputs(network, block, None)[0] for block in blocks), rule)
     if len({row.values.shape[1:] for row in rows}) > 1:
-        raise ValueError("the rows differ in shape")
+        raise BadData("the rows differ in shape")
     kind = reduce(torch.promote_types, [row.values.dtype for row in rows])
     stored = torch.nn.utils.rnn.pad_sequence([row.values.to(kind) for row in rows], batch_first=True).to(device)
     lengths = torch.tensor([len(row.values) for row in rows], device=device)

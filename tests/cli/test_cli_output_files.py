@@ -7,7 +7,6 @@ import pytest
 from small_data import CPU, says
 
 from rankcode.cli.main import main
-from rankcode.cli.messages import UsageError
 from rankcode.cli.output_files import OutputFiles
 
 
@@ -45,5 +44,5 @@ def test_an_earlier_output_is_replaced(trained, output):
 
 def test_the_output_of_another_command_is_not_replaced(trained):
     main(["tradeoff", str(trained / "series-run"), *CPU, "--output", "both"])
-    with pytest.raises(UsageError, match="exists, and this command did not write it"):
+    with pytest.raises(ValueError, match="exists, and this command did not write it"):
         OutputFiles("both", "bench")

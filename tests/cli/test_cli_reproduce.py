@@ -22,4 +22,4 @@ def test_an_earlier_page_may_be_replaced():
     """The command goes on to the next check."""
     Reproduction("paper", Path("made")).write("fig2", "Fig. 2", Result(None, [], {}, ""))
     write_page(Path("made"), Path("page.md"))
-    says([*SMOKE, "--page", "page.md", "--folder", "made"], "was made at scale paper, not smoke", status=1)
+    says([*SMOKE, "--page", "page.md", "--folder", "made"], "was made at scale paper, not smoke", status=2)

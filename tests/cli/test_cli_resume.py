@@ -99,10 +99,10 @@ def test_a_finished_run_is_trained_for_longer(tmp_path, capsys):
     assert said.startswith(
         "the run is complete after 4 epochs; to train for longer:\n  rankcode resume run --epochs 8\n"
     )
-    says(["resume", "run", *CPU, "--epochs", "3"], "run holds a longer run than --epochs 3: epochs and", status=1)
+    says(["resume", "run", *CPU, "--epochs", "3"], "run holds a longer run than --epochs 3: epochs and", status=2)
     main(["resume", "run", *CPU, "--examples", "500"])
     assert RunFolder("run").records()[-1]["examples"] >= 500
-    says(["resume", "run", *CPU, "--examples", "100"], "run holds a longer run than --examples 100:", status=1)
+    says(["resume", "run", *CPU, "--examples", "100"], "run holds a longer run than --examples 100:", status=2)
     says(["resume", "run", *CPU, "--epochs", "9", "--examples", "900"], "epochs or examples, not both", status=2)
     says(["resume", "run", *CPU, "--epochs", "-1"], "epochs must be a number above 0", status=2)
-    says(["resume", "run", *CPU, "--epochs", "1e308"], "--epochs", "too long", status=1)
+    says(["resume", "run", *CPU, "--epochs", "1e308"], "--epochs", "too long", status=2)

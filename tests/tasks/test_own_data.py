@@ -252,7 +252,12 @@ def test_tables(tmp_path):
     says(lambda: OwnData(str(tmp_path / "moves.csv")).train, "which column holds the labels: label=…")
     says(lambda: OwnData(str(tmp_path / "moves.csv"), label="move").train, "it has no column 'move'")
     arrays = OwnData(numbered(tmp_path / "data.npz", COUNTS), label="gesture")
-    says(lambda: arrays.train, "label='gesture' names a column of a .csv or .parquet file", "data.npz is none")
+    says(
+        lambda: arrays.train,
+        "label='gesture' names a column of a .csv or .parquet file",
+        "data.npz is none",
+        error=ValueError,
+    )
 
 
 def test_altering_what_is_not_sound(tmp_path):

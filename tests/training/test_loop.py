@@ -223,7 +223,7 @@ def test_a_bad_row_is_named_by_its_place_in_the_data():
 
 def test_a_loss_that_is_no_number_ends_the_run():
     config = rc.Training(examples=80, batch_size=8, learning_rate=3e37, validate_every=3, **QUIET)
-    with pytest.raises(ValueError, match=r"^the loss is no longer a number at batch \d+: lower learning_rate"):
+    with pytest.raises(FloatingPointError, match=r"^the loss is no longer a number at batch \d+: lower learning_rate"):
         rc.fit(make_network(), TASK, rc.AtEnd(), config)
 
 

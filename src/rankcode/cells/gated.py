@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
+
 
 class GatedLayers(nn.Module):
     """`num_layers` layers of `hidden_size` units with `gates` gates each. The state dict is interchangeable with that
@@ -18,6 +20,8 @@ class GatedLayers(nn.Module):
         if min(input_size, hidden_size, num_layers) < 1:
             given = f"{input_size}, {hidden_size}, {num_layers}"
             raise ValueError(f"input_size, hidden_size and num_layers must be at least 1, not {given}")
+        if num_layers > MAX_LAYERS:
+            raise ValueError(f"num_layers must be at most {MAX_LAYERS:,}, not {num_layers:,}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.input_shape, self.output_shape = (input_size,), (hidden_size,)
         lines = self.gates * hidden_size

@@ -9,10 +9,11 @@ from rankcode.bench.cases import Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
 from rankcode.bench.timing import machine
-from rankcode.cli.messages import UsageError, say
-from rankcode.cli.options import Device, Flag, named_device
+from rankcode.cli.messages import say
+from rankcode.cli.options import Device, Flag
 from rankcode.cli.output_files import OutputFiles
 from rankcode.engines.agreement import check_engines
+from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class Bench:
 
     def run(self) -> None:
         if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats), default=0) < 1:
-            raise UsageError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
+            raise ValueError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
         if self.epochs is not None and self.epochs < 1:
-            raise UsageError("--epochs must be at least 1")
-        device = str(named_device(self.device))
+            raise ValueError("--epochs must be at least 1")
+        device = str(own_device(self.device))
         if self.check:
             return _check(device)
         from rankcode.bench.plot import plot_bench, plot_epochs
@@ -103,5 +104,5 @@ def _check(device: str) -> None:
         )
         wrong += bool(each.wrong)
     if wrong:
-        raise ValueError(f"{wrong} cases differ from the reference: see above")
+        raise ArithmeticError(f"{wrong} cases differ from the reference: see above")
     say("every engine gives what the reference gives")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from rankcode.cli.messages import UsageError, say, suggestion
+from rankcode.cli.messages import say, suggestion
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Compare:
         from rankcode.experiments.compare.running import compare, sets_in
 
         if self.seeds < 1 or not self.alphas or min(self.alphas) < 0:
-            raise UsageError("--seeds must be at least 1, and --alphas at least 0")
+            raise ValueError("--seeds must be at least 1, and --alphas at least 0")
         known = methods(self.peers_python, self.time_limit)
         for name in self.methods:
             if name not in known:
                 close = suggestion(name, known) or f"choose from {', '.join(known)}"
-                raise UsageError(f"there is no method {name!r}: {close}")
+                raise ValueError(f"there is no method {name!r}: {close}")
         chosen = {name: known[name] for name in self.methods or known if name != "auto" or self.methods}
         sets = sets_in(Path(self.data))
         names = {path.stem for path in sets}
         for name in self.sets:
             if name not in names:
-                raise UsageError(f"there is no set {name!r} in {self.data}: {suggestion(name, names)}".rstrip(": "))
+                raise ValueError(f"there is no set {name!r} in {self.data}: {suggestion(name, names)}".rstrip(": "))
         sets = [path for path in sets if not self.sets or path.stem in self.sets]
         folder = Path(self.output)
         records = compare(sets, chosen, range(self.seeds), self.alphas, folder, self.progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from rankcode.cli.messages import UsageError, say
+from rankcode.cli.messages import say
 from rankcode.experiments.demo import compare
 from rankcode.saving.run_folder import free_folder
 
@@ -33,9 +33,9 @@ class Demo:
 
     def run(self) -> None:
         if min(self.examples, self.hidden_size, self.test_rows) < 1 or self.seed < 0:
-            raise UsageError("--examples, --hidden-size and --test-rows must be at least 1, and --seed at least 0")
+            raise ValueError("--examples, --hidden-size and --test-rows must be at least 1, and --seed at least 0")
         folder = Path(self.folder) if self.folder else free_folder(Path("runs/demo"))
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} exists and is not an empty folder: choose another --folder")
+            raise ValueError(f"{folder} exists and is not an empty folder: choose another --folder")
         page = compare(folder, self.examples, self.hidden_size, self.test_rows, self.seed)
         say(f"The page {page} shows how it happened. Each run is kept beside it, in {folder}.")

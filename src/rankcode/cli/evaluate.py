@@ -7,8 +7,8 @@ import sys
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from rankcode.cli.messages import UsageError, say, say_left_out
-from rankcode.cli.options import Device, Flag, Model, MovedData, TestRows, named_device, rule_at
+from rankcode.cli.messages import say, say_left_out
+from rankcode.cli.options import Device, Flag, Model, MovedData, TestRows, rule_at
 from rankcode.cli.output_files import Picture
 from rankcode.front_ends import Standardise
 from rankcode.metrics import ALPHA, Report, evaluate
@@ -16,6 +16,7 @@ from rankcode.rules import Never, Rule
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, rows_for
 from rankcode.training.baselines import baselines
+from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class Evaluate:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         if self.on is not None and (self.data, self.test_rows, self.split) != (None, None, None):
-            raise UsageError("--on takes all rows of its data: it does not go with --data, --test-rows or --split")
+            raise ValueError("--on takes all rows of its data: it does not go with --data, --test-rows or --split")
         if not self.alpha >= 0:
-            raise UsageError(f"--alpha must be at least 0, not {self.alpha:g}")
+            raise ValueError(f"--alpha must be at least 0, not {self.alpha:g}")
         picture = None if self.plot is None else Picture(self.plot, "evaluate")
-        network = folder.model(self.model).to(named_device(self.device))
+        network = folder.model(self.model).to(own_device(self.device))
         rules: dict[str, Rule]
         if self.threshold is not None:
             rules = {f"θ = {self.threshold:g}": rule_at(self.threshold, network)}

@@ -1,7 +1,8 @@
 """The command line: reads arguments, runs a command, turns an error into one line.
 
-The exit status is 0, 1 for an error, 2 for wrong arguments and 130 for Ctrl-C. Modules are imported when they are
-needed, so that help does not wait for PyTorch.
+The exit status is 0, 1 for an error, 2 for wrong arguments and 130 for Ctrl-C. A plain ValueError is an argument that
+was refused; files and data that cannot be used raise BadData, a subclass, or OSError. Modules are imported when they
+are needed, so that help does not wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib import import_module, metadata
 from typing import Any, NoReturn
 
 from rankcode.cli import messages
-from rankcode.cli.messages import UsageError, suggestion
+from rankcode.cli.messages import suggestion
 
 COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
     "demo": "Train two small networks and write a page that compares them.",
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("RANKCODE_TRACEBACK"):
             raise
-        _stop(messages.explained(error, options), 2 if isinstance(error, UsageError) else 1)
+        _stop(messages.explained(error, options), 2 if type(error) is ValueError else 1)
 
 
 def _parsed(argv: list[str], options: set[str]) -> Any:
@@ -84,7 +85,7 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     if name not in COMMANDS:
         problem = f"there is no command {name!r}" if name else "no command was given"
         close = suggestion(name, COMMANDS) or f"choose from {', '.join(COMMANDS)}"
-        raise UsageError(f"{problem}: {close} (see rankcode --help)")
+        raise ValueError(f"{problem}: {close} (see rankcode --help)")
     from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
     from rich.console import Console
 
@@ -108,13 +109,13 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     except MissingArgumentError as error:
         argument = "" if error.argument is None else error.argument.name.lstrip("-").upper()
         problem = f"{argument} is missing" if argument in required.split() else str(error)
-        raise UsageError(f"{problem} (see rankcode {name} --help)") from None
+        raise ValueError(f"{problem} (see rankcode {name} --help)") from None
     except UnknownOptionError as error:
         unknown = (error.token.keyword or error.token.value).partition("=")[0]
         close = suggestion(unknown.lstrip("-"), [flag.lstrip("-") for flag in flags]).replace("mean ", "mean --")
-        raise UsageError(f"there is no option {unknown}{close and ': '}{close} (see rankcode {name} --help)") from None
+        raise ValueError(f"there is no option {unknown}{close and ': '}{close} (see rankcode {name} --help)") from None
     except CycloptsError as error:
-        raise UsageError(f"{error} (see rankcode {name} --help)") from None
+        raise ValueError(f"{error} (see rankcode {name} --help)") from None
     if make is kind:
         return make(*bound.args, **bound.kwargs)
     with console.capture() as text:  # a console of rich exits with 1 if it cannot write to a pipe

@@ -27,10 +27,6 @@ DOWNLOAD = re.compile(r'rc\.data\.download\("([^"]*)", "([^"]*)"\)')
 SPELLED_OUT = {"α": "alpha", "β": "beta", "θ": "theta", "…": "...", "÷": "/", "−": "-", "─": "-", "█": "#", "·": "."}
 
 
-class UsageError(ValueError):
-    """The arguments are wrong; the exit status is 2."""
-
-
 def suggestion(name: str, known: Iterable[str]) -> str:
     """A question if `name` looks like a misspelt name, else an empty string."""
     close = get_close_matches(name, known, n=1, cutoff=0.75)
@@ -97,6 +93,6 @@ def explained(error: Exception, options: Collection[str]) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     text = " ".join(str(error).split())
-    if isinstance(error, ValueError | OSError | ImportError | MemoryError):
+    if isinstance(error, ValueError | OSError | ImportError | MemoryError | ArithmeticError):
         return as_flags(text, options)
     return f"{text} ({type(error).__name__}; set RANKCODE_TRACEBACK=1 to see where)"

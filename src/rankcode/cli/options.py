@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from cyclopts import Group, Parameter
 
-from rankcode.cli.messages import UsageError, suggestion
-from rankcode.data.sources import BadData
+from rankcode.cli.messages import suggestion
 from rankcode.network import Network
 from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
 from rankcode.rules import Rule, Threshold, check_rule
 from rankcode.tasks import TASKS, OwnData
-from rankcode.training.distributed import own_device
 
 MOST_USED, DATA, NETWORK, OPTIMISATION, RUN = (
     Group(name, sort_key=place)
@@ -41,36 +36,19 @@ TestRows = Annotated[
 ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
 
 
-@contextmanager
-def usage_errors() -> Iterator[None]:
-    """A value that the library refuses is a wrong argument, unless it is the data that is wrong."""
-    try:
-        yield
-    except BadData:
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def named_device(name: str) -> torch.device:
-    with usage_errors():
-        return own_device(name)
-
-
 def named_task(name: str, **options: Any) -> Any:
     """The task of this name, or the user's own data at this path, with those options that were given."""
     own = name not in TASKS
     if own and not (name and Path(name).exists()):
         close = suggestion(name, TASKS) or f"name a path, or one of {', '.join(TASKS)}"
-        raise UsageError(f"there is no task and no data {name!r}: {close}")
+        raise ValueError(f"there is no task and no data {name!r}: {close}")
     kind = OwnData if own else TASKS[name]
     given = {option: value for option, value in options.items() if value is not None}
     for option in given.keys() - {each.name for each in fields(kind)}:
-        raise UsageError(f"--{option.replace('_', '-')} means nothing for {name}")
+        raise ValueError(f"--{option.replace('_', '-')} means nothing for {name}")
     if "data" in given:
         given["data"] = str(Path(given["data"]).absolute())  # so that the run can be used from another folder
-    with usage_errors():
-        return OwnData(str(Path(name).absolute()), **given) if own else kind(**given)
+    return OwnData(str(Path(name).absolute()), **given) if own else kind(**given)
 
 
 def data_name(task: str) -> str:
@@ -88,7 +66,7 @@ def read_beta(text: str) -> Beta:
             return float(text)
         return Switch(*(tuple(float(part) for part in pair.split(":")) for pair in text.split(",")))  # type: ignore[arg-type]
     except (ValueError, TypeError):
-        raise UsageError(
+        raise ValueError(
             f"--beta must be a number, or share:value pairs such as 0:0.4,0.5:0.165, not {text!r}"
         ) from None
 
@@ -97,13 +75,12 @@ def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
     if name in ("at-spike", "until-spike"):
         return (AtSpike if name == "at-spike" else UntilSpike)(rule=rule, beta=beta)
     if name == "every-step" and beta:
-        raise UsageError("every-step has no --beta")
+        raise ValueError("every-step has no --beta")
     return AtEnd(beta) if name == "at-end" else EveryStep()
 
 
 def rule_at(threshold: float, network: Network) -> Threshold:
     """θ for a trained network; classes that must not fire stay silent."""
-    with usage_errors():
-        rule = Threshold(threshold, getattr(network.rule, "classes", None))
-        check_rule(rule, network.activation, network.num_classes)
+    rule = Threshold(threshold, getattr(network.rule, "classes", None))
+    check_rule(rule, network.activation, network.num_classes)
     return rule

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankcode.cli.messages import UsageError
 from rankcode.saving.files import write_whole
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ class OutputFiles:
     def __init__(self, output: str, command: str):
         self.stem, self.author = output.removesuffix(".json").removesuffix(".png"), f"rankcode {command}"
         if not Path(self.stem).name or self.stem.endswith(("/", "\\")) or Path(self.stem).is_dir():
-            raise UsageError(f"--output {output} is a folder: give the name of the files too, such as {command}")
+            raise ValueError(f"--output {output} is a folder: give the name of the files too, such as {command}")
         self.json, self.png = Path(f"{self.stem}.json"), Path(f"{self.stem}.png")
         for path in (self.json, self.png):
             check_replaceable(path, self.author, "--output")
@@ -39,7 +38,7 @@ class Picture:
     def __init__(self, path: str, command: str):
         self.path, self.author = Path(path), f"rankcode {command}"
         if self.path.suffix.lower() != ".png":
-            raise UsageError(f"--plot takes the name of a .png file, not {path!r}")
+            raise ValueError(f"--plot takes the name of a .png file, not {path!r}")
         check_replaceable(self.path, self.author, "--plot")
         import_module("rankcode.plots")  # raises if matplotlib is missing, before anything is computed
 
@@ -56,8 +55,8 @@ def write_picture(path: Path, figure: Figure, author: str) -> None:
 def check_replaceable(path: Path, author: str, option: str) -> None:
     """Raise if a file exists and does not have `author` near its beginning."""
     if path.is_dir():
-        raise UsageError(f"{path} is a folder: choose another {option}")
+        raise ValueError(f"{path} is a folder: choose another {option}")
     if path.exists():
         with open(path, "rb") as file:
             if author.encode() not in file.read(HEAD):
-                raise UsageError(f"{path} exists, and this command did not write it: choose another {option}")
+                raise ValueError(f"{path} exists, and this command did not write it: choose another {option}")

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rankcode.cli.messages import UsageError, say, say_left_out
-from rankcode.cli.options import Device, Flag, named_device, rule_at
+from rankcode.cli.messages import say, say_left_out
+from rankcode.cli.options import Device, Flag, rule_at
 from rankcode.cli.output_files import Picture, check_replaceable
+from rankcode.data.sources import BadData
 from rankcode.prediction import Prediction, predict_rows
 from rankcode.saving.files import write_whole
 from rankcode.saving.run_folder import RunFolder, load
+from rankcode.training.distributed import own_device
 
 COLUMNS = ("from", "label", "probability", "steps", "fired")
 # What a file of answers begins with: by this it is told from a file that something else wrote.
@@ -59,7 +61,7 @@ class Predict:
             RunFolder(self.model).rule()  # refuses a rule that only Python can use
         output = None if self.output is None else AnswerFile(self.output)
         picture = None if self.plot is None else Picture(self.plot, "predict")
-        network = load(self.model).to(named_device(self.device))
+        network = load(self.model).to(own_device(self.device))
         rule = None if self.threshold is None else rule_at(self.threshold, network)
         left_out = LeftOut()
         examples: list[tuple[str, str, Tensor]] = []  # the first two rows with each answer
@@ -79,7 +81,7 @@ class Predict:
                         raise
                     closed = True
         if not answers:
-            raise ValueError("there was nothing to answer to")
+            raise BadData("there was nothing to answer to")
         if output is not None:
             output.write()
             say(f"wrote {answers.total():,} answers to {output.path}", file=sys.stderr)
@@ -111,7 +113,7 @@ class AnswerFile:
         self.path, self._lines = Path(path), io.StringIO(newline="")
         self.suffix = self.path.suffix.lower()
         if self.suffix not in BEGINNINGS:
-            raise UsageError(f"--output takes the name of a .csv or .jsonl file, not {path!r}")
+            raise ValueError(f"--output takes the name of a .csv or .jsonl file, not {path!r}")
         check_replaceable(self.path, BEGINNINGS[self.suffix], "--output")
 
     def add(self, place: str, answer: Prediction) -> None:

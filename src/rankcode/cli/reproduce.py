@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from rankcode.cli.messages import UsageError, say
+from rankcode.cli.messages import say
 from rankcode.cli.options import Device
 from rankcode.cli.output_files import check_replaceable
 from rankcode.experiments import EXPERIMENTS, experiment
@@ -51,7 +51,7 @@ class Reproduce:
 
         if self.name not in ("all", "defaults", *EXPERIMENTS):
             names = f"all, {', '.join(EXPERIMENTS)}, defaults"
-            raise UsageError(f"there is no figure or table {self.name!r}: choose from {names}")
+            raise ValueError(f"there is no figure or table {self.name!r}: choose from {names}")
         kept = "results/reproduction"
         folder = self.folder or (kept if self.scale == "paper" else f"runs/reproduction-{self.scale}")
         page = Path(self.page or ("docs/reproduction.md" if folder == kept else f"{folder}/reproduction.md"))

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rankcode.cli.messages import UsageError, say
-from rankcode.cli.options import Device, MovedData, named_device, usage_errors
+from rankcode.cli.messages import say
+from rankcode.cli.options import Device, MovedData
 from rankcode.cli.train import fit_and_report
 from rankcode.saving.run_folder import RunFolder
+from rankcode.training.distributed import own_device
 from rankcode.training.loop import Training
 
 
@@ -40,12 +41,11 @@ class Resume:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         if folder.fitted():
-            raise UsageError(f"{self.run_folder} was fitted at once: there is nothing to resume; train again instead")
+            raise ValueError(f"{self.run_folder} was fitted at once: there is nothing to resume; train again instead")
         logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
         longer: Any = {"epochs": self.epochs, "examples": self.examples}
-        with usage_errors():
-            Training(**longer)
-        named_device(self.device)
+        Training(**longer)
+        own_device(self.device)
         training = Training.of_run(folder, device=self.device, tensorboard=logged, **longer)
         data = None if self.data is None else str(Path(self.data).absolute())
         task, network, objective = folder.task(data), folder.network(), folder.objective()

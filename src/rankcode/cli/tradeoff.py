@@ -6,11 +6,12 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rankcode.cli.messages import UsageError, say
-from rankcode.cli.options import Device, Model, MovedData, TestRows, data_name, named_device
+from rankcode.cli.messages import say
+from rankcode.cli.options import Device, Model, MovedData, TestRows, data_name
 from rankcode.cli.output_files import OutputFiles
 from rankcode.metrics import THRESHOLDS, Curve, tradeoff
 from rankcode.saving.run_folder import RunFolder
+from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Tradeoff:
         from rankcode.plots import plot_tradeoff
 
         if not self.run_folders or not self.thresholds:
-            raise UsageError("name at least one run folder and one threshold")
+            raise ValueError("name at least one run folder and one threshold")
         tasks = {path: RunFolder(path).task(self.data, test_rows=self.test_rows) for path in self.run_folders}
         output = f"{self.run_folders[0]}/tradeoff" if self.output is None else self.output
         files = OutputFiles(output, "tradeoff")
@@ -53,7 +54,7 @@ class Tradeoff:
         curves: dict[str, Curve] = {}
         layouts: dict[Any, Any] = {}  # the task once for each layout, so that its data is read once
         for path in tasks:
-            network = RunFolder(path).model(self.model).to(named_device(self.device))
+            network = RunFolder(path).model(self.model).to(own_device(self.device))
             task = layouts.setdefault(getattr(tasks[path], "flat", None), tasks[path])
             curves[path] = tradeoff(network, task, self.thresholds, self.split, progress=True)
         limits = first.limit_curves() if hasattr(first, "limit_curves") else {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import torch
 from cyclopts import Parameter
 
-from rankcode.cli.messages import UsageError, as_flags, say, say_left_out
+from rankcode.cli.messages import as_flags, say, say_left_out
 from rankcode.cli.options import (
     DATA,
     MOST_USED,
@@ -22,11 +22,9 @@ from rankcode.cli.options import (
     Flag,
     ObjectiveName,
     data_name,
-    named_device,
     named_objective,
     named_task,
     read_beta,
-    usage_errors,
 )
 from rankcode.data.series import Layout
 from rankcode.front_ends import Standardise
@@ -36,6 +34,7 @@ from rankcode.rules import Threshold
 from rankcode.saving.run_folder import free_folder
 from rankcode.stopping import Wish
 from rankcode.tasks import OwnData
+from rankcode.training.distributed import own_device
 from rankcode.training.loop import Training, fit
 from rankcode.training.recipes import RecipeName, recipe
 from rankcode.training.series_model import ModelName, fit_task
@@ -154,42 +153,39 @@ class Train:
 
     def run(self) -> None:
         given = {name: value for name, value in vars(self.training).items() if value is not None}
-        with usage_errors():
-            wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha)
+        wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha)
         recurrent = self.model == "recurrent" or self._trains_a_recurrent_network(given)
         wished = {"accuracy", "mean_steps", "cost_per_step", "alpha"} & {
             name for name, value in vars(self).items() if value is not None
         }
         if recurrent and (wished or self.model == "kernels"):
             option = min(wished, default="model kernels").replace("_", "-")
-            raise UsageError(f"--{option} does not go with options of a recurrent network: train, then rankcode tune")
+            raise ValueError(f"--{option} does not go with options of a recurrent network: train, then rankcode tune")
         cell = self.cell or recipe(self.recipe, None).cell
         spiking = cell in ("lif", "conv-lif")
-        with usage_errors():  # before any data is read
-            named_device(Training(**given).device)
-            rule = Threshold((1.0 if spiking else 0.95) if self.threshold is None else self.threshold)
+        own_device(Training(**given).device)  # refused before any data is read
+        rule = Threshold((1.0 if spiking else 0.95) if self.threshold is None else self.threshold)
         if rule.threshold > 1 and not spiking:
-            raise UsageError(f"--threshold {rule.threshold:g} is outside (0, 1], the range of probabilities")
+            raise ValueError(f"--threshold {rule.threshold:g} is outside (0, 1], the range of probabilities")
         names = ("data", "validation_share", "test_share", "split_seed", "layout", "label")
         options = {name: getattr(self, name) for name in names}
         task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
         if isinstance(task, OwnData) and isinstance(task.front_end, Standardise) and not recurrent:
             return self._fit(task, wish, given)
         if wished or self.model == "kernels":
-            raise UsageError(f"--{min(wished, default='model kernels').replace('_', '-')} is for series of your own")
+            raise ValueError(f"--{min(wished, default='model kernels').replace('_', '-')} is for series of your own")
         chosen = recipe(self.recipe, getattr(task.train, "size", None))
         objective_name = self.objective or chosen.objective
         if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
             task = replace(task, flat=True)
-        with usage_errors():
-            config = replace(chosen.training, **given)
-            objective = named_objective(objective_name, rule, read_beta(self.beta))
-            torch.manual_seed(config.seed)
-            default_size = chosen.hidden_size if cell == chosen.cell else HIDDEN_SIZES[cell]
-            hidden_size = default_size if self.hidden_size is None else self.hidden_size
-            network = standard_network(
-                task, cell, hidden_size, self.num_layers, self.decay, self.readout_layer_size, self.kernel_size
-            )
+        config = replace(chosen.training, **given)
+        objective = named_objective(objective_name, rule, read_beta(self.beta))
+        torch.manual_seed(config.seed)
+        default_size = chosen.hidden_size if cell == chosen.cell else HIDDEN_SIZES[cell]
+        hidden_size = default_size if self.hidden_size is None else self.hidden_size
+        network = standard_network(
+            task, cell, hidden_size, self.num_layers, self.decay, self.readout_layer_size, self.kernel_size
+        )
         if config.folder is None:
             folder = free_folder(Path("runs") / f"{data_name(self.task)}-{objective_name}")
             config = replace(config, folder=str(folder))

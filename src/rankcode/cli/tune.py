@@ -9,12 +9,13 @@ from importlib.util import find_spec
 import torch
 
 from rankcode.cli.messages import say
-from rankcode.cli.options import Device, Model, MovedData, named_device, usage_errors
+from rankcode.cli.options import Device, Model, MovedData
 from rankcode.network import Network
 from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Wish, tune_on
 from rankcode.stopping.traces import traces_of
 from rankcode.stopping.tuning import Kind
+from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,10 @@ class Tune:
 
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
-        network = folder.model(self.model).to(named_device(self.device))
+        network = folder.model(self.model).to(own_device(self.device))
         seconds = self.seconds_per_step or _seconds_per_step(network)
         alarms = self.false_alarms_per_hour
-        with usage_errors():
-            wish = Wish(
-                self.accuracy, self.mean_steps, self.cost_per_step, self.alpha, alarms, seconds if alarms else None
-            )
+        wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha, alarms, seconds if alarms else None)
         traces = folder.held_out()
         calibrated = traces is not None and folder.config().get("fit", {}).get("model") == "kernels"
         if traces is None:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from matplotlib import rc_context
 
-from rankcode.data.sources import split_of
+from rankcode.data.sources import BadData, split_of
 from rankcode.experiments.run_records import share_read, thin
 from rankcode.metrics import Curve, evaluate, tradeoff
 from rankcode.network import Network
@@ -89,7 +89,7 @@ class Trained:
 
     def model(self, name: str = "best") -> Network:
         if not (self.path / f"{name}.safetensors").exists():  # the repository keeps the weights of a few runs only
-            raise ValueError(f"{self.path} does not hold the {name} weights: remove it to train again")
+            raise BadData(f"{self.path} does not hold the {name} weights: remove it to train again")
         return self.folder.model(name).to(self.device)
 
     @property
@@ -134,7 +134,7 @@ class Trained:
         try:
             kept = json.loads(file.read_text()) if file.exists() else {}
         except ValueError:
-            raise ValueError(f"{file} is damaged: remove it to evaluate again") from None
+            raise BadData(f"{file} is damaged: remove it to evaluate again") from None
         if what not in kept.get(data, {}):
             kept.setdefault(data, {})[what] = json.loads(json.dumps(make()))
             write_whole(file, json.dumps(kept, ensure_ascii=False).encode())
@@ -251,9 +251,9 @@ def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
     try:
         check_config(folder.config_file, wanted)
     except ValueError as error:
-        raise ValueError(f"{error}: remove it to train again") from None
+        raise BadData(f"{error}: remove it to train again") from None
     if not folder.records():
-        raise ValueError(f"{folder.path} has no records of its training: remove it to train again")
+        raise BadData(f"{folder.path} has no records of its training: remove it to train again")
     there, here = (folder.path / "finished").read_text().strip(), in_words(data_of(setting.task, "train"))
     if there != here:
         raise ValueError(

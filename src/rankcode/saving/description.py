@@ -25,7 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from rankcode import cells, objectives
+from rankcode.cells.gated import MAX_LAYERS
 from rankcode.checks import check_features
+from rankcode.data.sources import BadData
 from rankcode.front_ends import FRONT_ENDS, LogMel
 from rankcode.network import Activation, Network
 from rankcode.objectives import Objective, Switch
@@ -35,7 +37,6 @@ from rankcode.tasks import TASKS, OwnData
 
 T = TypeVar("T")
 FORMAT = 1  # of model files and config.json
-MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
 REMEDY = "restore it from a copy, or train again"
 
 # Settings that the signature of a class does not give.
@@ -172,9 +173,9 @@ def content_of(path: str | Path) -> Iterator[None]:
     try:
         yield
     except ContentError as error:
-        raise ValueError(f"{path} {error}") from None
+        raise BadData(f"{path} {error}") from None
     except RecursionError:
-        raise ValueError(f"{path} {damaged('its content is nested too deeply')}") from None
+        raise BadData(f"{path} {damaged('its content is nested too deeply')}") from None
 
 
 def parse(text: str | bytes) -> Any:
@@ -251,8 +252,6 @@ def as_object(description: Any, place: str) -> dict[str, Any]:
 
 def _made(kind: type[T], settings: dict[str, Any], place: str) -> T:
     arguments = settings.pop(AS_ARGUMENTS[kind], ()) if kind in AS_ARGUMENTS else ()
-    if settings.get("num_layers", 1) > MAX_LAYERS:
-        raise damaged(f"{place}.num_layers is {settings['num_layers']}, above {MAX_LAYERS}")
     try:
         return kind(*arguments, **settings)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from rankcode.data.sources import BadData
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule, Threshold
@@ -63,7 +64,7 @@ class RunFolder:
         """The task of the run. `data` is where its data is now; `changes` replace other settings, such as test_rows."""
         task = self._read("task", TASK_KINDS)
         if getattr(task, "path", None) == ARRAYS:
-            raise ValueError(f"{self.path} was trained on arrays: give them to evaluate or fit in Python")
+            raise BadData(f"{self.path} was trained on arrays: give them to evaluate or fit in Python")
         names = [field.name for field in fields(task)]
         given = {name: value for name, value in (changes | {_data_setting(names): data}).items() if value is not None}
         for name in given.keys() - names:
@@ -141,7 +142,7 @@ class RunFolder:
     def checkpoint(self) -> dict[str, Any]:
         """The latest checkpoint."""
         if not self.checkpoint_file.exists():
-            raise ValueError(f"{self.path} has no checkpoint.pt to continue from: choose another folder")
+            raise BadData(f"{self.path} has no checkpoint.pt to continue from: choose another folder")
         return read_checkpoint(self.checkpoint_file)
 
     def write_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -257,7 +258,7 @@ class RunFolder:
             try:
                 lock.enter_context(alone_in(self.path, wait=False))
             except BlockingIOError:
-                raise ValueError(f"{self.path} is being trained by another process") from None
+                raise BadData(f"{self.path} is being trained by another process") from None
             self._lock = lock
 
     def _leftovers(self) -> list[Path]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankcode.checks import check_read, checked_inputs, checked_labels, rows_named
+from rankcode.data.sources import BadData
 from rankcode.engines import run
 from rankcode.inference import inference
 from rankcode.metrics import source_of
@@ -78,7 +79,7 @@ def traces_of(network: Network, task, split: str = "validation", progress: bool 
         parts.append((result.logits, result.row + first, result.step, lengths, labels))
         first += len(inputs)
     if not parts:
-        raise ValueError("there is no data to fit a rule to")
+        raise BadData("there is no data to fit a rule to")
     logits, row, step, lengths, labels = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     last = int(lengths.max())
     steps = tuple(each for each in network.checkpoints or range(1, last + 1) if each <= last)

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from rankcode.data.sources import BadData
 from rankcode.metrics import cost as cost_at
 from rankcode.network import Network
 from rankcode.rules import Rule, Threshold
@@ -141,7 +142,7 @@ def tune(
 def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", calibrate: bool = True) -> Tuning:
     """`tune` with traces. `calibrate`: whether an optimal rule fits temperatures first."""
     if len(traces.labels) < MIN_ROWS:
-        raise ValueError(f"a rule needs at least {MIN_ROWS} held-out rows, not {len(traces.labels)}")
+        raise BadData(f"a rule needs at least {MIN_ROWS} held-out rows, not {len(traces.labels)}")
     kinds = ("threshold", "optimal") if kind == "auto" else (kind,)
     if not set(kinds) <= set(FITS):
         raise ValueError(f"kind must be auto, {', '.join(FITS)}, not {kind!r}")

@@ -90,7 +90,7 @@ class OwnData(Splits[Packed]):
 
     def _checked(self, collection: Collection) -> Collection:
         if self.label is not None and getattr(collection, "columns", None) is None:
-            raise BadData(f"label={self.label!r} names a column of a .csv or .parquet file, and {self.path} is none")
+            raise ValueError(f"label={self.label!r} names a column of a .csv or .parquet file, and {self.path} is none")
         found = collection.fingerprint()
         if self.fingerprint not in ("", found):
             raise BadData(f"{self.path} is no longer what was trained on: evaluate it with rows_for, or train again")

@@ -44,7 +44,9 @@ def make_record(state: TrainingState, held_out: Source | None, rule: Rule, spike
     """One line of the history: training since the last one, and validation now."""
     means = state.means()
     if not math.isfinite(means["loss"]):
-        raise ValueError(f"the loss is no longer a number at batch {state.batch}: lower learning_rate or max_grad_norm")
+        raise FloatingPointError(
+            f"the loss is no longer a number at batch {state.batch}: lower learning_rate or max_grad_norm"
+        )
     record: dict[str, Any] = {
         "batch": state.batch,
         "examples": state.examples + int(state.sums[0]),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankcode.data.sources import BadData
 from rankcode.decision import Decision
 from rankcode.network import Network
 from rankcode.saving.model_file import different_weights
@@ -137,7 +138,7 @@ class TrainingState:
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Continue from a checkpoint of the run folder."""
         if misfit := different_weights(self.network.state_dict(), checkpoint["network"]):
-            raise ValueError(f"{self.config.folder}/checkpoint.pt does not fit the network: {misfit}")
+            raise BadData(f"{self.config.folder}/checkpoint.pt does not fit the network: {misfit}")
         self.network.load_state_dict(checkpoint["network"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": checkpoint["optimizer"]})
         self.scaler.load_state_dict(checkpoint["scaler"])

@@ -16,6 +16,7 @@ import numpy as np
 
 from rankcode.data.series import Series
 from rankcode.data.series_files import Options, is_series, read_series
+from rankcode.data.sources import BadData
 from rankcode.experiments.compare.methods import Answers, CannotReadError
 from rankcode.metrics import cost, harmonic_mean
 from rankcode.progress import Progress
@@ -32,7 +33,7 @@ def sets_in(folder: Path) -> list[Path]:
         raise FileNotFoundError(f"there is no folder {folder}")
     found = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and is_series(path)]
     if not found:
-        raise ValueError(f"{folder} has no set of series: give a folder with a folder for each set")
+        raise BadData(f"{folder} has no set of series: give a folder with a folder for each set")
     return found
 
 
