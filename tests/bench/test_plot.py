@@ -10,6 +10,7 @@ pytest.importorskip("matplotlib")
 from rankcode.bench import plot
 from rankcode.bench.epochs import Epoch
 from rankcode.bench.steps import Measured
+from rankcode.bench.streams import Streams
 
 RESULTS = Path(__file__).parents[2] / "results" / "bench"
 
@@ -21,6 +22,13 @@ def test_epochs_are_drawn_as_shares_of_conventional_ones():
     time, read = figure.axes[0].lines[:2]
     assert list(time.get_ydata()) == [1, 0.5, 0.25] and list(read.get_ydata()) == [1, 0.5, 0.25]
     assert figure.axes[0].get_title() == "batch size 512: conventional 2 s"
+
+
+def test_latencies_are_drawn_against_the_number_of_streams():
+    found = [Streams(count, 10, 99, 0.1 * count, 0.3 * count, 90.0, 0.5) for count in (100, 200)]
+    median, late, limit = plot.plot_streams(found).axes[0].lines
+    assert list(median.get_ydata()) == [10, 20] and list(late.get_ydata()) == [30, 60]
+    assert set(limit.get_ydata()) == {50}
 
 
 @pytest.mark.parametrize(("file", "panels", "bars"), [("cpu", 2, 3), ("h200", 4, 5)])

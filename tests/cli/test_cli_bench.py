@@ -32,12 +32,21 @@ def test_whole_trainings_are_measured(capsys):
     assert capsys.readouterr().out.splitlines()[1].split()[0] == "480"
 
 
+def test_live_streams_are_measured(capsys):
+    main(["bench", *SMALL, "--streams", "3", "2", "--seconds", "1"])
+    content = written()
+    assert [each["streams"] for each in content["streams"]] == [2, 3] and content["parameters"] > 0
+    assert "99 % of the decisions within 50 ms" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--batch-sizes", "0"], "at least 1"),
         (["--epochs", "0"], "--epochs must be at least 1"),
         (["--engines", "steam"], "no engine"),
+        (["--streams", "0"], "--streams and --seconds must be at least 1"),
+        (["--streams", "1", "--model", "no-model"], "no-model"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, said, capsys):

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rankcode.bench.cases import CONVENTIONAL
 from rankcode.bench.epochs import RANK_CODED, Epoch, conventional_seconds
 from rankcode.bench.steps import Measured
+from rankcode.bench.streams import LIMIT_MS, Streams
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
 
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
@@ -85,4 +86,18 @@ def plot_epochs(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> Figure:
         plain(axes)
     panels[0].set(ylabel="rank-coded ÷ conventional")
     panels[0].legend(frameon=False, loc="lower left")
+    return figure
+
+
+def plot_streams(found: Sequence[Streams]) -> Figure:
+    """Milliseconds from the sound to the decision against the number of live streams, and the limit."""
+    figure = Figure(figsize=(5.2, 3.9), layout="constrained")
+    axes = figure.subplots()
+    count = [each.streams for each in found]
+    axes.plot(count, [each.p50 for each in found], color=DARK, lw=1.2, marker=".", label="median")
+    axes.plot(count, [each.p99 for each in found], color=COLOURS[0], lw=1.5, marker=".", label="99 %")
+    axes.axhline(LIMIT_MS, color=GREY, lw=1)
+    axes.set(xlabel="live streams", ylabel="sound to decision (ms)", ylim=(0, 4 * LIMIT_MS))
+    axes.legend(frameon=False, loc="upper left")
+    plain(axes)
     return figure

@@ -16,6 +16,7 @@ import torch
 from rankcode.bench.cases import CONVENTIONAL, Case, Mode, Shape, make_cases, planted
 from rankcode.bench.timing import gpu_milliseconds, megabytes, quartiles, time_in_turns
 from rankcode.rules import Threshold
+from rankcode.streaming import Stream
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,13 @@ def _is_rival(conventional: Case, case: Case) -> bool:
 
 
 def measure_stream(shape: Shape, repeats: int) -> Measured:
-    """One step of one row on the CPU, rule included: the cost of a step in a stream."""
-    network, rule = shape.network().eval(), Threshold(0.95)
-    x, seconds = torch.randn(1, shape.input_size), []
-    with torch.inference_mode():
-        state, rule_state = network.initial_state(1), rule.initial_state(1)
-        for step in range(1, max(100, 50 * repeats)):
-            begun = time.perf_counter()
-            logits, state = network(x, state)
-            fired, rule_state = rule(*network.activate(logits), step, rule_state)
-            bool(fired)
-            seconds.append(time.perf_counter() - begun)
+    """One step of a `Stream` on the CPU, rule included."""
+    stream, seconds = Stream(shape.network(), Threshold(1.0)), []
+    x = torch.randn(shape.input_size)
+    for _ in range(max(100, 50 * repeats)):
+        begun = time.perf_counter()
+        stream.push(x)
+        seconds.append(time.perf_counter() - begun)
     return Measured("stream", 1, "", "one step", "float32", False, *quartiles(seconds), None, None, 1.0, None, 1.0)
 
 

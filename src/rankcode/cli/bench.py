@@ -8,11 +8,14 @@ from typing import Literal
 from rankcode.bench.cases import Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
+from rankcode.bench.streams import measure_streams, sound_front_end, streams_table
 from rankcode.bench.timing import machine
 from rankcode.cli.messages import say
 from rankcode.cli.options import Device, Flag
 from rankcode.cli.output_files import OutputFiles
 from rankcode.engines.agreement import check_engines
+from rankcode.network import Network
+from rankcode.saving.run_folder import load
 from rankcode.training.distributed import own_device
 
 
@@ -27,6 +30,7 @@ class Bench:
         rankcode bench
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
         rankcode bench --epochs 20 --batch-sizes 512
+        rankcode bench --streams 100 200 500 --device cpu
         rankcode bench --check
     """
 
@@ -50,6 +54,12 @@ class Bench:
     and conventional."""
     data: str | None = None
     """Folder with Speech Commands for --epochs. Default: generated sounds of the same shape."""
+    streams: tuple[int, ...] = ()
+    """Measure live sound streams in real time instead: so many at once, one number after the other. Default: none."""
+    seconds: float = 10
+    """How long each number of --streams is measured."""
+    model: str | None = None
+    """Model or run for --streams, which must read sound. Default: an untrained cell."""
     output: str = "bench"
     """Files to write: OUTPUT.json and OUTPUT.png. Only files that this command wrote are replaced."""
     device: Device = "auto"
@@ -61,10 +71,12 @@ class Bench:
             raise ValueError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
         if self.epochs is not None and self.epochs < 1:
             raise ValueError("--epochs must be at least 1")
+        if min(self.streams, default=1) < 1 or self.seconds < 1:
+            raise ValueError("--streams and --seconds must be at least 1")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        from rankcode.bench.plot import plot_bench, plot_epochs
+        from rankcode.bench.plot import plot_bench, plot_epochs, plot_streams
 
         files = OutputFiles(self.output, "bench")
         shapes = [
@@ -82,6 +94,14 @@ class Bench:
             files.write({**content, "task": task.name, "epochs": epochs}, plot_epochs(trained))
             print(epochs_table(trained))
             return say(f"wrote {files.json} and {files.png}")
+        if self.streams:
+            network = self._sound_network().to(device)
+            parameters = sum(part.numel() for part in network.parameters())
+            measured = [measure_streams(network, count, self.seconds) for count in sorted(self.streams)]
+            which = {"model": self.model, "parameters": parameters}
+            files.write({**content, **which, "streams": [asdict(each) for each in measured]}, plot_streams(measured))
+            print(streams_table(measured))
+            return say(f"wrote {files.json} and {files.png}")
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
@@ -91,6 +111,19 @@ class Bench:
         files.write({**content, "measured": [asdict(each) for each in found]}, plot_bench(found))
         print(bench_table(found))
         return say(f"wrote {files.json} and {files.png}")
+
+    def _sound_network(self) -> Network:
+        if self.model is None:
+            front_end = sound_front_end()
+            network = Shape(
+                input_size=front_end.output_shape[0], hidden_size=self.hidden_size, cell=self.cell
+            ).network()
+            network.front_end = front_end
+            return network
+        network = load(self.model)
+        if getattr(network.front_end, "sample_rate", None) is None:
+            raise ValueError(f"{self.model} does not read sound, which --streams needs")
+        return network
 
 
 def _check(device: str) -> None:

@@ -160,9 +160,11 @@ class Queues:
 
     def append(self, row: int, items: np.ndarray) -> None:
         """Add items [length, *shape] to one row."""
-        if self.end[row] + len(items) > self._size:
-            self._make_room(np.array([row]), np.array([len(items)]))
-        end = int(self.end[row])
+        begin, end = int(self.begin[row]), int(self.end[row])
+        if end + len(items) > self._size:  # as `_make_room`, for one row in less time
+            self._array[row, : end - begin] = self._array[row, begin:end]
+            self.begin[row], end = 0, end - begin
+            self._grow(end + len(items))
         self._array[row, end : end + len(items)] = items
         self.end[row] = end + len(items)
 
@@ -196,7 +198,11 @@ class Queues:
             places = np.minimum(self.begin[rows][:, None] + np.arange(longest), self._size - 1)
             self._array[rows, :longest] = self._array[rows[:, None], places]
         self.begin[rows], self.end[rows] = 0, held
-        if (needed := int((held + counts).max())) > self._size:
+        self._grow(int((held + counts).max()))
+
+    def _grow(self, needed: int) -> None:
+        """Have room for so many items of a row."""
+        if needed > self._size:
             larger = self._items.new_empty(len(self.end), 2 * needed, *self._items.shape[2:])
             larger[:, : self._size] = self._items
             self._resize(larger)

@@ -54,9 +54,7 @@ class StreamPool:
         for slot in range(capacity):
             self._inputs.streams.reset(slot)
         with torch.no_grad():
-            rule_state = map_state(lambda part: part.to(self._inputs.device), self.rule.initial_state(1))
-            self._initial = (network.initial_state(1), rule_state)
-            self._state, self._rule_state = map_state(lambda part: part.repeat_interleave(capacity, 0), self._initial)
+            self._state, self._rule_state = map_state(lambda part: part.repeat_interleave(capacity, 0), self._initial())
         self._features: Tensor | None = None  # [capacity, …], of the last step that each stream has read
         self._steps = np.zeros(capacity, np.int64)  # read so far
         self._buffered = np.zeros(capacity, np.int64)  # samples or steps that came since the last tick
@@ -79,7 +77,7 @@ class StreamPool:
         self._slots[number], self._ids[slot] = slot, number
         self._steps[slot] = 0
         with torch.no_grad():
-            map_state(lambda whole, row: whole[slot].copy_(row[0]), (self._state, self._rule_state), self._initial)
+            map_state(lambda whole, row: whole[slot].copy_(row[0]), (self._state, self._rule_state), self._initial())
         return number
 
     def push(self, stream: int, inputs: Any) -> None:
@@ -168,6 +166,11 @@ class StreamPool:
             stream = int(self._ids[slot])
             answers.append((stream, Decision(*row)))
             self._release(stream)
+
+    def _initial(self) -> State:
+        """The states of cell and rule before the first step of a stream."""
+        rule_state = map_state(lambda part: part.to(self._inputs.device), self.rule.initial_state(1))
+        return self.network.initial_state(1), rule_state
 
     def _release(self, stream: int) -> None:
         slot = self._slots.pop(stream)
