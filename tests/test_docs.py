@@ -75,6 +75,16 @@ def test_your_own_cell_and_data(monkeypatch, tmp_path, capsys):
     assert "stepwise" in capsys.readouterr().out
 
 
+def test_live_data(monkeypatch, tmp_path, capsys):
+    page = run_page("streaming.md", monkeypatch, tmp_path)
+    assert page.answer.steps == 81 and len(page.answers) == 20 and all(page.same)
+    assert page.classifier.classes_[page.live.label] == "on" and page.live.fired.item()
+    labels, steps = page.classifier.predict_early(page.X[41:42])
+    assert labels == ["on"] and steps == page.live.steps.item() < 50
+    said = capsys.readouterr().out
+    assert said.count("the same answer: True") == 2 and "the same answers: True" in said
+
+
 def test_the_readme(monkeypatch, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
     (tmp_path / "results").symlink_to(ROOT / "results")

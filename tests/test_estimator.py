@@ -7,6 +7,7 @@ import pandas
 import polars
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -56,6 +57,31 @@ def test_it_answers_early_and_right(fitted):
     assert low <= (labels == y).mean() <= high
     curve = fitted.tradeoff(x, y)
     assert curve.accuracy[-1] > 0.95 and curve.mean_steps[0] < curve.mean_steps[-1]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_live_rows_get_the_decisions_of_whole_rows(fitted, kind):
+    x = series(30, seed=2)[0].astype(kind)
+    expected = fitted.decide(x)
+    assert len(expected.steps.unique()) > 3
+    stream, pool = fitted.stream(), fitted.pool(capacity=30)
+    ids, together = [pool.open() for _ in x], {}
+    for step, now in enumerate(x.T):
+        for row in range(30):
+            if ids[row] not in together:
+                pool.push(ids[row], now[row])
+                if step == x.shape[1] - 1:
+                    pool.finish(ids[row])
+        together.update(pool.tick())
+    for row, values in enumerate(x):
+        alone = next((found for value in values if (found := stream.push(value)) is not None), None) or stream.finish()
+        stream.reset()
+        for found in (alone, together[ids[row]]):
+            assert [part.item() for part in found[:3]] == [part[row].item() for part in expected[:3]]
+            np.testing.assert_allclose(found.probabilities[0], expected.probabilities[row], rtol=0, atol=1e-6)
+    assert fitted.classes_[alone.label] == fitted.predict(x[-1:])
+    with pytest.raises(NotFittedError):
+        rc.EarlyClassifier().stream()
 
 
 def test_wishes():

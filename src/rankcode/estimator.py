@@ -26,6 +26,7 @@ from rankcode.rules import Never
 from rankcode.saving.model_file import save
 from rankcode.saving.run_folder import load
 from rankcode.stopping import Wish
+from rankcode.streaming import Stream, StreamPool
 from rankcode.training.series_model import LabelledSeries, ModelName, fit_series
 
 if TYPE_CHECKING:
@@ -149,6 +150,17 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         values, lengths, _ = self._series(X, None, reset=False)
         return self.classes_[self._decide(values, lengths, Never()).label.numpy()]
+
+    def stream(self) -> Stream:
+        """A live row: push a step [channels] or a chunk [steps, channels], and get the decision that `decide` gives for
+        the whole row as soon as there is one; its label is `classes_[decision.label]`. NaN is a missing value."""
+        check_is_fitted(self)
+        return Stream(self.network_)
+
+    def pool(self, capacity: int = 1024) -> StreamPool:
+        """Up to `capacity` live rows, advanced together."""
+        check_is_fitted(self)
+        return StreamPool(self.network_, capacity=capacity)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of right answers."""
