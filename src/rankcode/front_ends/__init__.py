@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rankcode.front_ends.audio import Audio, LogMel
+from rankcode.front_ends.input_streams import InputStreams, NumberStreams
 from rankcode.front_ends.latency_code import LatencyCode, latency_code
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
 from rankcode.front_ends.standardise import Standardise
-from rankcode.front_ends.streams import InputStreams, NumberStreams
 
 FRONT_ENDS = {kind.__name__: kind for kind in (Audio, LatencyCode, Standardise)}
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankcode.data.arrays import as_array
-from rankcode.front_ends.streams import InputStreams, Queues
+from rankcode.front_ends.input_streams import InputStreams, Queues
 
 if TYPE_CHECKING:
     from rankcode.front_ends.audio import Audio

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rankcode.data.arrays import as_array, as_tensor
+from rankcode.front_ends.input_streams import NumberStreams
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
-from rankcode.front_ends.streams import NumberStreams
 
 
 def latency_code(images: Tensor, levels: int, steps: int) -> Tensor:

@@ -15,8 +15,8 @@ from rankcode.data.arrays import as_tensor
 from rankcode.data.series import Columns, Options
 from rankcode.data.series_files import FORMATS, read_rows
 from rankcode.device_constants import constant
+from rankcode.front_ends.input_streams import NumberStreams
 from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
-from rankcode.front_ends.streams import NumberStreams
 
 MAX_MEAN_OVER_STD = 1e4  # up to this ratio, float32 resolves a thousandth of a standard deviation
 

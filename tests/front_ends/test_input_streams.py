@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankcode.front_ends import NumberStreams
-from rankcode.front_ends.streams import Queues
+from rankcode.front_ends.input_streams import Queues
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
