@@ -1,9 +1,13 @@
 """rankcode: recurrent networks that learn when to answer."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # as type checkers know it: `typing` takes longer to import than this whole file
 if TYPE_CHECKING:
+    from typing import Any
+
     from rankcode import cells, data, engines, tasks
     from rankcode.data import BadData, Batch
     from rankcode.decision import Decision

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -165,15 +164,23 @@ def test_an_error_is_one_line_and_exits_with_1(arguments, said, capsys):
     assert capsys.readouterr().out == "" and not list(Path().rglob("*.safetensors"))
 
 
-def test_ctrl_c_while_pytorch_is_imported_is_one_line():
-    code = "import rankcode.cli.main as line; print('ready', flush=True); line.main(['train', 'spotting'])"
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, env=ENVIRONMENT) as process:
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.3)  # the import takes seconds
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, b"rankcode: stopped\n")
+@pytest.mark.parametrize("module", ["rankcode.cli.messages", "cyclopts.parameter", "torch._C"])
+def test_ctrl_c_during_imports_is_one_line(module):
+    command = [sys.executable, "-X", "importtime", "-m", "rankcode", "train", "spotting"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        for line in process.stderr:  # a line for each module that has been imported
+            if line.split("|")[-1].strip() == module:
+                process.send_signal(signal.SIGINT)
+                break
+        said = [line for line in process.stderr if not line.startswith("import time:")]
+    assert (process.returncode, said) == (130, ["rankcode: stopped\n"])
+
+
+def test_ctrl_c_stays_ignored_in_the_background():
+    ignoring = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv = ['rankcode', '--help']; "
+    asked = ignoring + "import rankcode.__main__ as r; r.main(); assert signal.getsignal(2) is signal.SIG_IGN"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0 and done.stdout.startswith("Usage: rankcode") and done.stderr == ""
 
 
 def test_a_closed_pipe_is_not_an_error_and_costs_no_file(trained):

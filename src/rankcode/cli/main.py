@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, NoReturn
 
 from rankcode.cli import messages
+from rankcode.cli.ctrl_c import EndedByCtrlC
 from rankcode.cli.messages import suggestion
 
 COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
@@ -60,7 +57,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _warn(message, options)
-            if (command := _parsed(argv, options)) is not None:
+            with EndedByCtrlC():
+                command = _parsed(argv, options)
+            if command is not None:
                 command.run()
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
@@ -89,8 +88,7 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
     from rich.console import Console
 
-    with _ended_by_ctrl_c():
-        kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
+    kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
     required = " ".join(field.upper().replace("_", "-") for field in kind.__match_args__)
     app = App(
         name=f"rankcode {name}",
@@ -124,24 +122,6 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     return None
 
 
-@contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process during imports, in which a KeyboardInterrupt can be lost."""
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
-        yield
-        return
-
-    def end(*_: Any) -> NoReturn:
-        os.write(2, b"rankcode: stopped\n")
-        os._exit(130)
-
-    before = signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _shown(default: Any) -> Any:
     """A default as help shows it; None for one that is not a value to type."""
     if default is None or isinstance(default, bool) or default == ():
@@ -150,6 +130,8 @@ def _shown(default: Any) -> Any:
 
 
 def _version() -> str:
+    from importlib import metadata  # takes longer than all of --help
+
     try:
         return metadata.version("rankcode")
     except metadata.PackageNotFoundError:

@@ -6,7 +6,6 @@ import codecs
 import re
 import sys
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from typing import Any, TextIO
 
 EXTRAS = {  # the extra that installs a module
@@ -29,6 +28,8 @@ SPELLED_OUT = {"α": "alpha", "β": "beta", "θ": "theta", "…": "...", "÷": "
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """A question if `name` looks like a misspelt name, else an empty string."""
+    from difflib import get_close_matches
+
     close = get_close_matches(name, known, n=1, cutoff=0.75)
     return f"did you mean {close[0]}?" if close else ""
 
