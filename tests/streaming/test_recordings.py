@@ -13,19 +13,18 @@ import rankcode as rc
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data" / "speech_commands_v0.01"
 PACKET = 320  # samples: 20 ms
+LONGEST = 20_000  # samples: recordings of background noise are cut
 
 
-@pytest.fixture(scope="module")
-def recordings():
+def recordings(words, count):
+    """The first recordings of each word, samples of 16 bits at 16 kHz."""
     if not REAL.is_dir():
         pytest.skip("the recordings of Speech Commands v0.01 are not here")
     soundfile = pytest.importorskip("soundfile")
-    found = []
-    for word in ("yes", "left", "bird", "_background_noise_"):
-        with zipfile.ZipFile(REAL / f"{word}.zip") as archive:
-            names = sorted(name for name in archive.namelist() if name.endswith(".ogg"))[:10]
-            found += [soundfile.read(io.BytesIO(archive.read(name)), dtype="int16")[0][:20_000] for name in names]
-    return found
+    for archive in words or sorted(path.stem for path in REAL.glob("*.zip")):
+        with zipfile.ZipFile(REAL / f"{archive}.zip") as packed:
+            for name in sorted(name for name in packed.namelist() if name.endswith(".ogg"))[:count]:
+                yield soundfile.read(io.BytesIO(packed.read(name)), dtype="int16")[0][:LONGEST]
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +32,37 @@ def network():
     return rc.load(ROOT / "results" / "reproduction" / "runs" / "paper" / "speech-own-0")
 
 
-@pytest.mark.parametrize("rule", [None, rc.Patience(rc.Threshold(0.9), 5), rc.Never()], ids=str)
-def test_recordings_in_packets_of_20_milliseconds(recordings, network, rule):
-    expected = rc.predict(network, [samples / np.float32(32768) for samples in recordings], rule)
-    assert rule == rc.Never() or (len({answer.steps for answer in expected}) > 5 and any(a.fired for a in expected))
-    pool = rc.StreamPool(network, rule, capacity=len(recordings), sample_rate=16_000)
-    ids, together = [pool.open() for _ in recordings], {}
-    for at in range(0, 20_000, PACKET):
-        for stream, samples in zip(ids, recordings, strict=True):
+def assert_live_as_whole(network, sounds, rule):
+    """Returns the answers to whole recordings, which are those of streams and of a pool."""
+    expected = rc.predict(network, [samples / np.float32(32768) for samples in sounds], rule)
+    pool = rc.StreamPool(network, rule, capacity=len(sounds), sample_rate=16_000)
+    ids, together = [pool.open() for _ in sounds], {}
+    for at in range(0, LONGEST, PACKET):
+        for stream, samples in zip(ids, sounds, strict=True):
             if stream not in together and at < len(samples):
                 pool.push(stream, samples[at : at + PACKET])
                 if at + PACKET >= len(samples):
                     pool.finish(stream)
         together.update(pool.tick())
     stream = rc.Stream(network, rule, sample_rate=16_000)
-    for number, samples, answer in zip(ids, recordings, expected, strict=True):
+    for number, samples, answer in zip(ids, sounds, expected, strict=True):
         assert_predicted(together[number], answer)
         assert_predicted(streamed(stream, np.array_split(samples, 1 + len(samples) // PACKET)), answer)
         stream.reset()
+    return expected
+
+
+@pytest.mark.parametrize("rule", [None, rc.Patience(rc.Threshold(0.9), 5), rc.Never()], ids=str)
+def test_recordings_in_packets_of_20_milliseconds(network, rule):
+    sounds = list(recordings(("yes", "left", "bird", "_background_noise_"), 10))
+    answers = assert_live_as_whole(network, sounds, rule)
+    assert rule == rc.Never() or (len({answer.steps for answer in answers}) > 5 and any(a.fired for a in answers))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_5000_recordings(network):
+    sounds = list(recordings((), 170))
+    assert len(sounds) > 5000
+    for begin in range(0, len(sounds), 500):
+        assert_live_as_whole(network, sounds[begin : begin + 500], None)

@@ -170,6 +170,8 @@ class Queues:
 
     def append_each(self, rows: np.ndarray, counts: np.ndarray, items: Tensor) -> None:
         """Add `counts[k]` of the items to row `rows[k]`, in order."""
+        if len(rows) == 1:
+            return self.append(int(rows[0]), items.numpy())
         self._make_room(rows, counts)
         first = counts.cumsum() - counts
         places = np.arange(len(items)) + np.repeat(rows * self._size + self.end[rows] - first, counts)

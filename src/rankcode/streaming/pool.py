@@ -44,12 +44,8 @@ class StreamPool:
     ):
         if capacity < 1 or (max_buffered is not None and max_buffered < 1):
             raise ValueError(f"capacity and max_buffered must be at least 1, not {capacity} and {max_buffered}")
-        self.network, self.rule, self.capacity, self.max_buffered = (
-            network,
-            rule_for(network, rule),
-            capacity,
-            max_buffered,
-        )
+        self.network, self.rule = network, rule_for(network, rule)
+        self.capacity, self.max_buffered = capacity, max_buffered
         self._inputs = LiveInputs(network, capacity, sample_rate)
         for slot in range(capacity):
             self._inputs.streams.reset(slot)
@@ -111,7 +107,7 @@ class StreamPool:
         if stream in self._slots:
             self._release(stream)
         elif not 0 <= stream < self._next_id:
-            raise KeyError(f"the pool has never had a stream {stream}")
+            raise ValueError(f"the pool has never had a stream {stream}")
 
     def tick(self) -> Answers:
         """Read every step that is complete. Returns the ids of the streams that answered, each with its decision."""
@@ -123,7 +119,7 @@ class StreamPool:
                 waiting[slots] -= 1
                 answered = self._read_step(slots, answers)
                 waiting[answered] = 0
-            ended = np.array([slot for slot in self._slots.values() if self._finished[slot]], np.int64)
+            ended = np.flatnonzero(self._finished)
             if len(ended):
                 assert self._features is not None, "every stream that can finish has read a step"
                 steps = torch.from_numpy(self._steps[ended]).to(self._inputs.device)
@@ -183,7 +179,7 @@ class StreamPool:
             return slot
         if 0 <= stream < self._next_id:
             raise RuntimeError(f"stream {stream} has answered or was closed; open() another")
-        raise KeyError(f"the pool has never had a stream {stream}")
+        raise ValueError(f"the pool has never had a stream {stream}")
 
     def _at(self, index: np.ndarray) -> Tensor:
         return torch.from_numpy(index).to(self._inputs.device)
