@@ -238,6 +238,8 @@ def kind(name, **settings):
         {"cell": kind("Stack", parts=[kind("LSTM", input_size=3, hidden_size=4, num_layers=1), kind("eval")])},
         {"cell": None},
         {"readout": kind("Lambda", code="1")},
+        {"outputs": 10**12},
+        {"outputs": 3},
         {"activation": "relu"},
         {"dtype": "object"},
         {"network": None},

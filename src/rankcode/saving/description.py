@@ -202,6 +202,10 @@ def read_network(description: Any) -> Network:
         settings = read_settings(kept, Network, "network")
         dtype = getattr(torch, settings.pop("dtype", "float32"))
         network = _made(Network, settings, "network").to(dtype)
+        try:
+            network.logits(torch.empty(1, *network.cell.output_shape, dtype=dtype), 1)
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+            raise damaged(f"network.readout does not suit cell and outputs: {one_line(error)}") from None
     set_extras(network, description)
     return network
 
