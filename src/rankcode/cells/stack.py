@@ -12,8 +12,8 @@ class Stack(nn.Module):
 
     def __init__(self, *cells: nn.Module):
         super().__init__()
-        if not cells:
-            raise ValueError("a stack needs at least one cell")
+        if not cells or not all(hasattr(cell, "initial_state") for cell in cells):
+            raise ValueError("a stack needs at least one cell, and nothing but cells: modules with initial_state")
         self.cells = nn.ModuleList(cells)
         for cell, names in (
             (cells[0], ("input_shape", "input_size", "flattens_inputs")),

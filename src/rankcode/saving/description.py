@@ -204,7 +204,7 @@ def read_network(description: Any) -> Network:
         network = _made(Network, settings, "network").to(dtype)
         try:
             network.logits(torch.empty(1, *network.cell.output_shape, dtype=dtype), 1)
-        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise damaged(f"network.readout does not suit cell and outputs: {one_line(error)}") from None
     set_extras(network, description)
     return network

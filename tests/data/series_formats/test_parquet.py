@@ -107,3 +107,22 @@ def test_damaged_files(tmp_path):
     for size in range(0, len(good), 41):
         says(written(tmp_path / "a.parquet", good[:size]), "damaged")
     says(written(tmp_path / "a.parquet", good[:-8] + b"\xff" * 4 + good[-4:]), "damaged")
+
+
+def test_a_flipped_bit_in_values_with_a_checksum(tmp_path):
+    values = np.random.default_rng(0).normal(size=100)
+    columns = {"label": ["a", "b"] * 50, "x": values}
+    good = stored(tmp_path / "a.parquet", columns, write_page_checksum=True, compression="none").read_bytes()
+    place = good.index(values[:2].tobytes())
+    for offset in range(0, 800, 97):
+        damaged = bytearray(good)
+        damaged[place + offset] ^= 1
+        says(written(tmp_path / "a.parquet", bytes(damaged)), "damaged")
+
+
+def test_text_that_is_not_utf_8(tmp_path):
+    offsets = pyarrow.array([0, 2, 4], pyarrow.int32()).buffers()[1]
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, offsets, pyarrow.py_buffer(b"\xff\xfea\xff")])
+    for columns in ({"label": text, "x": [1.0, 2.0]}, {"label": text.dictionary_encode(), "x": [1.0, 2.0]}):
+        says(stored(tmp_path / "a.parquet", columns), "column 'label'", "not UTF-8")
+    says(stored(tmp_path / "a.parquet", {"label": ["a", "b"], "x": text}), "column 'x'", "not UTF-8")

@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 
 from series_data import bad_row, rows, says, single, train, written
@@ -53,6 +55,16 @@ def test_a_tsv_cut_in_its_last_line_is_an_error(tmp_path, mark):
     says(file, "line 3: it is cut short: 3 fields, 4 on the lines before")
     left_out = []
     assert train(file, left_out).labels == ["a", "b"] and len(left_out) == 1
+
+
+def test_a_file_that_may_be_cut_in_its_last_number_warns(tmp_path):
+    whole = "a\t1.5\t2.25\nb\t4.5\t5.75\n"
+    for content in (whole[:-1], whole[:-2], whole[:-4]):
+        with pytest.warns(UserWarning, match=r"a\.tsv: its last line has no line end: if the file was cut short"):
+            train(written(tmp_path / "a.tsv", content))
+    with warnings.catch_warnings(action="error"):
+        train(written(tmp_path / "a.tsv", whole))
+        train(written(tmp_path / "a.tsv", whole + "\n \n"))
 
 
 def test_tsv_rows_of_unequal_length_are_not_taken_for_cut(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from rankcode.data.sources import BadData
 def lines_of(path: Path, comments: str = "") -> Iterator[tuple[str, str]]:
     """('line 1', its text with the line end) of every line that is neither blank nor a comment.
 
-    A line that is not UTF-8 is read as Latin-1.
+    A line that is not UTF-8 is read as Latin-1. A last line that ends with a number and without a line end may be cut
+    inside that number: a warning says so.
     """
     # Only \n, \r and \r\n end a line, unlike with str.splitlines.
     with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape") as file:
+        line = "\n"
         for number, line in enumerate(file, start=1):
             if "\0" in line:
                 raise BadData(f"{path}: not a text file")
@@ -31,6 +34,9 @@ def lines_of(path: Path, comments: str = "") -> Iterator[tuple[str, str]]:
                     line = content.decode("latin-1")
             if line.strip() and not line.lstrip().startswith(tuple(comments)):
                 yield f"line {number}", line
+        if line[-1].isdigit() or line[-1] in ".+-":
+            message = f"{path}: its last line has no line end: if the file was cut short, its last number is wrong"
+            warnings.warn(message, stacklevel=2)
 
 
 def header_of(path: Path, lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
