@@ -115,6 +115,26 @@ def test_streams_that_have_answered_are_not_computed():
     assert rows == [5, 4] and answered == ids[1:] and len(pool) == 1
 
 
+def test_steps_up_to_a_checkpoint_are_read_at_once(monkeypatch):
+    """Its network can fire after steps 1, 3, 4 and 9."""
+    network, read = live.NETWORKS["RandomKernels"], []
+    inputs = live.inputs_for(network, 25, seed=0)
+    forward_block = network.cell.forward_block
+    monkeypatch.setattr(network.cell, "forward_block", lambda x, s: read.append(x.shape[:2]) or forward_block(x, s))
+    monkeypatch.setattr(pool_module, "MAX_BLOCK_STEPS", 8)
+    pool = rc.StreamPool(network, rc.Never(), capacity=3)
+    ids = [pool.open(), pool.open()]
+    for x_t in inputs:
+        for stream in ids:
+            pool.push(stream, x_t)
+        assert pool.tick() == []
+    assert read == [(2, 1), (2, 2), (2, 1), (2, 5), (2, 8), (2, 8)]
+    pool.finish(ids[1])
+    ((_, found),) = pool.tick()
+    assert len(read) == 6, "there was nothing left to read"
+    live.assert_same(found, rc.decide(network, inputs[None], rule=rc.Never()))
+
+
 def test_a_slot_starts_afresh():
     """What a stream left in its slot, in every state and buffer, does not reach the next one."""
     for name in ("LSTM", "LIF", "RandomKernels"):

@@ -1,7 +1,7 @@
 """Many live sequences on one network, advanced together.
 
 Every stream has a slot in preallocated tensors: the state of the cell, the state of the rule, the last features. A tick
-reads the steps that are complete, one step of all streams that have one at a time, each in one batched forward pass. A
+reads the steps that are complete: a step of all streams that have one in one batched forward pass, then the next. A
 stream that has answered gives its slot back.
 """
 
@@ -20,8 +20,9 @@ from rankcode.inference import inference, rule_for
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state
-from rankcode.streaming.live_inputs import LiveInputs
+from rankcode.streaming.live_inputs import LiveInputs, reads_in_blocks
 
+MAX_BLOCK_STEPS = 256  # read at once where no checkpoint is near: bounds what waits in a pool
 MAX_BUFFERED_VALUES = 2**16  # of one stream by default: 4 seconds of sound at 16 kHz
 
 Answers = list[tuple[int, Decision]]
@@ -46,7 +47,7 @@ class StreamPool:
             raise ValueError(f"capacity and max_buffered must be at least 1, not {capacity} and {max_buffered}")
         self.network, self.rule = network, rule_for(network, rule)
         self.capacity, self.max_buffered = capacity, max_buffered
-        self._inputs = LiveInputs(network, capacity, sample_rate)
+        self._inputs, self._in_blocks = LiveInputs(network, capacity, sample_rate), reads_in_blocks(network)
         for slot in range(capacity):
             self._inputs.streams.reset(slot)
         with torch.no_grad():
@@ -115,10 +116,11 @@ class StreamPool:
         waiting = self._inputs.streams.waiting()
         self._buffered[:] = 0
         with inference(self.network):
-            while len(slots := np.flatnonzero(waiting > 0)):
-                waiting[slots] -= 1
-                answered = self._read_step(slots, answers)
-                waiting[answered] = 0
+            while (blocks := self._blocks(waiting)).any():
+                for steps in np.unique(blocks[blocks > 0]).tolist():
+                    slots = np.flatnonzero(blocks == steps)
+                    waiting[slots] -= steps
+                    waiting[self._read(slots, steps, answers)] = 0
             ended = np.flatnonzero(self._finished)
             if len(ended):
                 assert self._features is not None, "every stream that can finish has read a step"
@@ -127,25 +129,38 @@ class StreamPool:
                 self._answer(ended, logits, torch.zeros_like(steps, dtype=torch.bool), answers)
         return answers
 
-    def _read_step(self, slots: np.ndarray, answers: Answers) -> np.ndarray:
-        """One step of these streams. Adds the answers, and returns the slots that they came from."""
+    def _blocks(self, waiting: np.ndarray) -> np.ndarray:
+        """How many steps each stream reads at once, of those that are complete: one, or if the network can fire at
+        checkpoints only, those up to the next, once they have all come."""
+        if not self._in_blocks:
+            return np.minimum(waiting, 1)
+        checkpoints = np.array([*(self.network.checkpoints or ()), np.iinfo(np.int64).max])
+        following = checkpoints[np.searchsorted(checkpoints, self._steps, "right")]
+        wanted = np.minimum(following - self._steps, MAX_BLOCK_STEPS)
+        return np.where((waiting >= wanted) | self._finished, np.minimum(waiting, wanted), 0)
+
+    def _read(self, slots: np.ndarray, steps: int, answers: Answers) -> np.ndarray:
+        """Read so many steps of these streams. Adds the answers, and returns the slots that they came from."""
         network, at = self.network, self._at(slots)
-        inputs = self._inputs.take(slots)[:, 0]
-        features, state = network.cell(inputs, map_state(lambda part: part[at], self._state))
+        inputs, state = self._inputs.take(slots, steps), map_state(lambda part: part[at], self._state)
+        if self._in_blocks:
+            features, state = network.cell.forward_block(inputs, state)
+        else:
+            features, state = network.cell(inputs[:, 0], state)
         self._state = self._stored(self._state, at, state)
         if self._features is None:
             self._features = features.new_empty(self.capacity, *features.shape[1:])
         self._features = self._stored(self._features, at, features)
-        self._steps[slots] += 1
+        self._steps[slots] += steps
         if network.checkpoints is not None:
             may_fire = np.isin(self._steps[slots], network.checkpoints)
             features, slots = features[self._at(may_fire)], slots[may_fire]
             if len(slots) == 0:
                 return slots
             at = self._at(slots)
-        steps = torch.from_numpy(self._steps[slots]).to(at.device)
-        logits = network.logits(features, steps)
-        result = self.rule(*network.activate(logits), steps, map_state(lambda part: part[at], self._rule_state))
+        step = torch.from_numpy(self._steps[slots]).to(at.device)
+        logits = network.logits(features, step)
+        result = self.rule(*network.activate(logits), step, map_state(lambda part: part[at], self._rule_state))
         fired, rule_state = checked_fired(result, len(slots))
         self._rule_state = self._stored(self._rule_state, at, rule_state)
         spikes = fired.nonzero()[:, 0]

@@ -15,7 +15,7 @@ from rankcode.inference import inference, rule_for
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
-from rankcode.streaming.live_inputs import LiveInputs
+from rankcode.streaming.live_inputs import LiveInputs, reads_in_blocks
 
 MAX_AT_ONCE = 2**16  # raw values of a chunk that are buffered at once: a chunk of any size needs bounded memory
 ONLY_ROW = np.zeros(1, np.int64)
@@ -33,8 +33,7 @@ class Stream:
     def __init__(self, network: Network, rule: Rule | None = None, sample_rate: int | None = None):
         self.network, self.rule = network, rule_for(network, rule)
         self._inputs = LiveInputs(network, 1, sample_rate)
-        cell = network.cell
-        self._in_blocks = network.checkpoints is not None and hasattr(cell, "forward_block")
+        self._in_blocks = reads_in_blocks(network)
         self.reset()
 
     def reset(self) -> None:
