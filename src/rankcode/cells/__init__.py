@@ -7,9 +7,11 @@ the module. A cell may also have:
 - `input_shape` and `output_shape`: the shapes of one step of one row; `input_size` if its inputs are vectors.
 - `flattens_inputs = True`: inputs of any shape with as many values as `input_shape` are accepted.
 - `forward_block(inputs, state) -> (features, state)`: many steps [rows, steps, …] at once, the features after the last.
+- `forward_sequence(inputs, state) -> (features, state)`: the same, with the features after every step [rows, steps, …].
 - `emits = "membranes"`: the features are the membranes of a spiking output layer.
 """
 
+from rankcode.cells.causal_conv import CausalConv, CausalConvState
 from rankcode.cells.conv_lstm import ConvLSTM, ConvLSTMState
 from rankcode.cells.glimpses import Glimpses, GlimpsesState
 from rankcode.cells.gru import GRU, GRUState
@@ -22,6 +24,8 @@ __all__ = [
     "GRU",
     "LIF",
     "LSTM",
+    "CausalConv",
+    "CausalConvState",
     "ConvLIF",
     "ConvLSTM",
     "ConvLSTMState",

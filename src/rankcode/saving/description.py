@@ -72,7 +72,7 @@ SCHEDULES = _by_name(Switch)
 TASK_KINDS = _by_name(*TASKS.values(), OwnData)
 MODULES = _by_name(
     *(cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses, cells.Stack),
-    *(cells.RandomKernels, CheckpointReadout),
+    *(cells.CausalConv, cells.RandomKernels, CheckpointReadout),
     *(nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Dropout),
 )
 # The type of a setting → the types that JSON may have there.

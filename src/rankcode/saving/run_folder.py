@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankcode.data.sources import BadData
+from rankcode.models import model_path
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Rule, Threshold
@@ -268,9 +269,11 @@ class RunFolder:
 
 
 def load(path: str | Path, network: Network | None = None) -> Network:
-    """Read a network, on the CPU and in evaluation mode: from a model file, or from a run folder the model that the
-    training finished with. The weights of a network with custom parts are loaded into `network`, which has them."""
-    return RunFolder(path).model(network=network) if Path(path).is_dir() else load_model(path, network)
+    """Read a network, on the CPU and in evaluation mode: from a model file, from a run folder the model that the
+    training finished with, or a pretrained one by its name, `"speech-commands"`. The weights of a network with custom
+    parts are loaded into `network`, which has them."""
+    path = model_path(path)
+    return RunFolder(path).model(network=network) if path.is_dir() else load_model(path, network)
 
 
 def free_folder(path: Path) -> Path:
