@@ -170,37 +170,37 @@ def _worth(wish: Wish, point: Point) -> float:
 
 
 def _tuned(traces: Traces, wish: Wish, kind: str, calibrate: bool) -> Tuning:
-    family = _family(traces, wish, kind, calibrate)
-    right, steps, fired = _cross_fitted(traces, family, 1 if kind == "threshold" else FOLDS)
+    family, calibrate = _family(traces, wish, kind), calibrate and kind == "optimal"
+    right, steps, fired = _cross_fitted(traces, family, 1 if kind == "threshold" else FOLDS, calibrate)
     total = traces.weights.sum()
     curve = tuple(
         Point(*(float(traces.weights @ column / total) for column in columns))
         for columns in zip(right, steps, steps / traces.lengths, fired, fired * (1 - right), strict=True)
     )
     chosen = _choose(traces, wish, curve)
-    rule = family[chosen](traces)
+    rule = family[chosen](traces, _temperatures(traces) if calibrate else None)
     rows = len(traces.labels)
     interval = wilson(curve[chosen].accuracy, float(traces.weights.sum() ** 2 / traces.weights.square().sum()))
     return Tuning(rule, kind, wish, curve[chosen], interval, rows, f"{kind}, as asked", curve)
 
 
-Fit = Callable[[Traces], Rule]
+Fit = Callable[[Traces, Tensor | None], Rule]
 
 
-def _family(traces: Traces, wish: Wish, kind: str, calibrate: bool) -> list[Fit]:
+def _family(traces: Traces, wish: Wish, kind: str) -> list[Fit]:
     """Ways to fit a rule, from the earliest to the latest; one of them if the wish is a cost."""
     if kind == "threshold":
         values = thresholds_for(traces).tolist()
         return [partial(_threshold, value) for value in values]
     fit = FITS[kind]
     if wish.alpha is not None:
-        return [partial(fit, wish.alpha, True, calibrate)]
+        return [partial(fit, wish.alpha, True)]
     length = float(traces.lengths.double().mean())
     costs = COSTS if wish.cost_per_step is None else [wish.cost_per_step * length]
-    return [partial(fit, each / length, False, calibrate) for each in costs]
+    return [partial(fit, each / length, False) for each in costs]
 
 
-def _threshold(value: float, traces: Traces) -> Rule:
+def _threshold(value: float, traces: Traces, temperatures: Tensor | None) -> Rule:
     return Threshold(value)
 
 
@@ -209,19 +209,22 @@ def _waiting(traces: Traces, price: float, relative: bool) -> Tensor:
     return price * (reached / traces.lengths[:, None] if relative else reached)
 
 
-def _optimal(price: float, relative: bool, calibrate: bool, traces: Traces) -> Rule:
-    temperatures = fit_temperatures(traces.probabilities, traces.labels, traces.weights) if calibrate else None
+def _temperatures(traces: Traces) -> Tensor:
+    return fit_temperatures(traces.probabilities, traces.labels, traces.weights)
+
+
+def _optimal(price: float, relative: bool, traces: Traces, temperatures: Tensor | None) -> Rule:
     return fit_optimal(traces, _waiting(traces, price, relative), temperatures)
 
 
-def _step_thresholds(price: float, relative: bool, calibrate: bool, traces: Traces) -> Rule:
+def _step_thresholds(price: float, relative: bool, traces: Traces, temperatures: Tensor | None) -> Rule:
     return fit_step_thresholds(traces, _waiting(traces, price, relative))
 
 
 FITS: dict[str, Any] = {"threshold": _threshold, "step-thresholds": _step_thresholds, "optimal": _optimal}
 
 
-def _cross_fitted(traces: Traces, family: list[Fit], folds: int) -> tuple[Tensor, Tensor, Tensor]:
+def _cross_fitted(traces: Traces, family: list[Fit], folds: int, calibrate: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(right, steps, fired) of every row with every member of a family, each [members, rows], by rules that were not
     fitted to the row. A threshold is not fitted to any row: one fold is enough."""
     rows = len(traces.labels)
@@ -231,8 +234,9 @@ def _cross_fitted(traces: Traces, family: list[Fit], folds: int) -> tuple[Tensor
     for number in range(min(folds, rows)):
         own = (fold == number).nonzero().squeeze(1)
         others, tried = traces.rows((fold != number).nonzero().squeeze(1)), traces.rows(own)
+        temperatures = _temperatures(others) if calibrate else None
         for member, fit in enumerate(family):
-            label, read, spike = tried.decide(fit(others))
+            label, read, spike = tried.decide(fit(others, temperatures))
             right[member, own] = (label == tried.labels).double()
             steps[member, own] = read.double()
             fired[member, own] = spike.double()
