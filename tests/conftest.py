@@ -5,6 +5,7 @@ from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
@@ -15,3 +16,12 @@ if not torch.cuda.is_available():  # then Triton's kernels run in its interprete
         from rankcode.engines.triton import kernels
 
         kernels.WEIGHT_LINES = 64  # programs run one after the other: fewer and larger ones are faster
+
+
+@pytest.fixture
+def few_updates(monkeypatch):
+    """Training without epochs or examples takes 150 updates instead of 1,000: enough for two classes far apart."""
+    from rankcode.training import plan
+
+    monkeypatch.setattr(plan, "MIN_UPDATES", 150)
+    monkeypatch.setattr(plan, "DEFAULT_EPOCHS", 1)

@@ -62,7 +62,7 @@ def test_the_tutorial(monkeypatch, tmp_path, capsys):
 
 def test_your_own_cell_and_data(monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    page = run_page("your-own.md", monkeypatch, tmp_path)
+    page = run_page("your-own.md", monkeypatch, tmp_path, examples=("20_000", "10_000"))
     for report in (page.arrays_report, page.gestures_report, page.leaky_report, page.ramp_report):
         assert report.accuracy > 0.85 and report.earliness < 0.9
     assert page.gestures.label_names == ("left", "right")
@@ -91,7 +91,7 @@ def test_the_readme(monkeypatch, tmp_path, capsys):
     noise = torch.Generator().manual_seed(0)
     for name in ("first.wav", "second.flac"):
         soundfile.write(tmp_path / name, 0.1 * torch.randn(16_000, generator=noise).numpy(), 16_000)
-    page = run_page("../README.md", monkeypatch, tmp_path)
+    page = run_page("../README.md", monkeypatch, tmp_path, rows=("2048", "1024"))
     assert page.decision.fired.float().mean() > 0.8 and (tmp_path / "network.safetensors").exists()
     assert page.network.label_names[-1] == "unknown"
     assert len(re.findall(r"^\w+ 0\.\d+ \d+\.\d+$", capsys.readouterr().out, re.MULTILINE)) == 2

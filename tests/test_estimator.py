@@ -141,7 +141,7 @@ def test_weights_of_classes_and_validation_data():
         rc.EarlyClassifier().fit(x, y, validation=(other[:1], ["huge"]))
 
 
-def test_a_recurrent_network_can_be_asked_for():
+def test_a_recurrent_network_can_be_asked_for(few_updates):
     x, y = series(40)
     classifier = rc.EarlyClassifier(model="recurrent", random_state=0).fit(x[:, :12], y)
     assert classifier.model_ == "recurrent" and classifier.predict(x[:, :12]).shape == (40,)

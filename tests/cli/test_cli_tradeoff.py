@@ -5,6 +5,7 @@ import shutil
 
 from small_data import CPU, train
 
+from rankcode import Threshold, load, save
 from rankcode.cli.main import main
 
 
@@ -59,3 +60,17 @@ def test_the_data_of_several_runs_is_read_once(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(own_data, "read_collection", lambda *a, **more: reads.append(a) or real(*a, **more))
     main(["tradeoff", str(trained / "series-run"), str(tmp_path / "again"), *CPU, "--output", str(tmp_path / "curve")])
     assert len(reads) == 1
+
+
+def test_classes_that_must_not_fire_stay_silent(trained, capsys):
+    run = shutil.copytree(trained / "series-run", "run")
+    network = load(run)
+    network.rule = Threshold(0.9, classes=(1,))
+    save(network, f"{run}/best.safetensors")
+    main(["evaluate", run, "--threshold", "0.6", "--json", *CPU])
+    evaluated = json.loads(capsys.readouterr().out)["θ = 0.6"]
+    main(["tradeoff", run, "--thresholds", "0.6", *CPU])
+    with open(f"{run}/tradeoff.json") as file:
+        (curve,) = json.load(file)["curves"].values()
+    assert curve["fired"] == [evaluated["fired"]] and 0 < evaluated["fired"] < 1
+    assert curve["mean_steps"] == [evaluated["mean_steps"]]

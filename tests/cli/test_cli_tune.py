@@ -116,4 +116,5 @@ def test_tune_a_recurrent_network_on_its_validation_data(tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)["report"]
     assert tuned is not None and report["rows"] == 12
     train(tmp_path / "generated")
-    main(["tune", str(tmp_path / "generated"), "--mean-steps", "20", "--device", "cpu"])
+    main(["tune", str(tmp_path / "generated"), "--mean-steps", "20", "--kind", "threshold", "--device", "cpu"])
+    assert isinstance(load(tmp_path / "generated").rule, Threshold)

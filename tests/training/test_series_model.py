@@ -16,7 +16,7 @@ def steps_up(rows=40, steps=12, seed=0):
     return LabelledSeries(values + 5, torch.full((rows,), steps), labels)
 
 
-def test_many_rows_let_validation_choose(monkeypatch):
+def test_many_rows_let_validation_choose(monkeypatch, few_updates):
     monkeypatch.setattr(series_model, "MANY_ROWS", 40)
     small = fit_series(steps_up(38), ("flat", "up"), Wish())
     large = fit_series(steps_up(60), ("flat", "up"), Wish())

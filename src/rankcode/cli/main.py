@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -99,8 +100,7 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
         default_parameter=Parameter(consume_multiple=True, negative_iterable=(), show_default=_shown),
     )
     app.default(kind)
-    flags = [argument.name for argument in app.assemble_argument_collection()]
-    options.update(flag.lstrip("-").replace("-", "_") for flag in flags)
+    options.update(_names(kind))
     console = Console()
     try:
         make, bound, _ = app.parse_args(rest, console=console, exit_on_error=False, print_error=False)
@@ -110,7 +110,8 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
         raise ValueError(f"{problem} (see rankcode {name} --help)") from None
     except UnknownOptionError as error:
         unknown = (error.token.keyword or error.token.value).partition("=")[0]
-        close = suggestion(unknown.lstrip("-"), [flag.lstrip("-") for flag in flags]).replace("mean ", "mean --")
+        close = suggestion(unknown.lstrip("-"), [each.replace("_", "-") for each in options])
+        close = close.replace("mean ", "mean --")
         raise ValueError(f"there is no option {unknown}{close and ': '}{close} (see rankcode {name} --help)") from None
     except CycloptsError as error:
         raise ValueError(f"{error} (see rankcode {name} --help)") from None
@@ -120,6 +121,17 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
         make(*bound.args, **bound.kwargs)
     print(ALSO_AN_OPTION.sub(lambda found: found[1] + " " * (len(found[0]) - len(found[1])), text.get()), end="")
     return None
+
+
+def _names(kind: Any) -> Iterator[str]:
+    """The names of the arguments of a command."""
+    from dataclasses import fields, is_dataclass  # takes longer than all of --help
+
+    for each in fields(kind):
+        if is_dataclass(each.default_factory):
+            yield from _names(each.default_factory)
+        else:
+            yield each.name
 
 
 def _shown(default: Any) -> Any:

@@ -28,7 +28,7 @@ def test_kernels_are_the_estimator(place):
 
 
 @pytest.mark.parametrize("name", ["recurrent", "every-step", "conventional"])
-def test_recurrent_methods_learn_and_a_price_makes_them_earlier(name, tmp_path):
+def test_recurrent_methods_learn_and_a_price_makes_them_earlier(name, tmp_path, few_updates):
     train, test = splits(write_set(tmp_path, rows=120))
     cheap, dear = (measured(each, test) for each in methods()[name](train, test, 0).answers([0.01, 5.0]))
     assert cheap["accuracy"] > 0.9 and dear["earliness"] <= cheap["earliness"] and dear["earliness"] < 0.5
