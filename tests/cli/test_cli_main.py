@@ -1,5 +1,6 @@
 """The command line as a whole: help, mistakes, exit status, output."""
 
+import io
 import json
 import os
 import re
@@ -193,13 +194,12 @@ def test_a_closed_pipe_is_not_an_error_and_costs_no_file(trained):
     assert len(json.loads(Path("curve.json").read_text())["curves"]) == 1 and Path("curve.png").exists()
 
 
-def test_output_that_is_not_unicode(trained):
-    done = subprocess.run(
-        [sys.executable, "-m", "rankcode", "evaluate", str(trained / "series-run"), *CPU],
-        capture_output=True,
-        env={**ENVIRONMENT, "PYTHONIOENCODING": "cp1252"},
-    )
-    assert done.returncode == 0 and b"(alpha = 0.2)" in done.stdout and b"####" in done.stderr, done.stderr
+def test_output_that_is_not_unicode(trained, monkeypatch):
+    out, err = io.BytesIO(), io.BytesIO()
+    for name, content in (("stdout", out), ("stderr", err)):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(content, encoding="cp1252", write_through=True))
+    main(["evaluate", str(trained / "series-run"), *CPU])
+    assert b"(alpha = 0.2)" in out.getvalue() and b"####" in err.getvalue()
 
 
 def test_names_from_data_do_not_reach_the_terminal_raw(tmp_path, capsys):
@@ -216,27 +216,22 @@ def test_names_from_data_do_not_reach_the_terminal_raw(tmp_path, capsys):
     says(["evaluate", "no\x1bwhere"], "no\\x1bwhere is not a run folder", status=1)
 
 
-def test_the_core_alone_runs_the_commands(trained):
+def test_the_core_alone_runs_the_commands_and_names_missing_extras(trained):
     two_levels("levels.npz")
     tone(Path("one.wav"), 320)
-    few = [*QUICK, "--examples", "32", "--folder", "run", "--readout-layer-size", "3"]
-    commands = {
-        "rankcode evaluate run": ["train", "levels.npz", *few],
-        "on 60 rows of levels.npz": ["evaluate", "run", "--on", "levels.npz", *CPU],
-        "levels.npz, row 60": ["predict", "run", "levels.npz", *CPU],
-        "deep": ["predict", str(trained / "sound-run"), "one.wav", *CPU],
-    }
-    for said, (status, out, err) in zip(commands, without(EXTRAS, *commands.values()), strict=True):
-        assert status == 0 and said in out, err
-
-
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(trained):
     Path("one.mp3").write_bytes(b"\xff\xfb\x90\x00" * 300)
     content = bytearray(tone(Path("other_rate.wav"), 320).read_bytes())
     content[24:28], content[28:32] = (8000).to_bytes(4, "little"), (16000).to_bytes(4, "little")
     Path("other_rate.wav").write_bytes(content)
     Path("new.parquet").write_bytes(b"PAR1")
     sound = str(trained / "sound-run")
+    few = [*QUICK, "--examples", "32", "--folder", "run", "--readout-layer-size", "3"]
+    commands = {
+        "rankcode evaluate run": ["train", "levels.npz", *few],
+        "on 60 rows of levels.npz": ["evaluate", "run", "--on", "levels.npz", *CPU],
+        "levels.npz, row 60": ["predict", "run", "levels.npz", *CPU],
+        "deep": ["predict", sound, "one.wav", *CPU],
+    }
     wanted = [
         (["demo"], "plots"),
         (["bench"], "plots"),
@@ -244,15 +239,17 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(trained):
         (["reproduce", "fig2", "--scale", "smoke"], "plots"),
         (["train", "temporal-digits"], "sklearn"),
         (["predict", str(trained / "series-run"), "new.parquet", *CPU], "parquet"),
-        (["train", "spotting", "--tensorboard", "--folder", "run"], "tensorboard"),
+        (["train", "spotting", "--tensorboard", "--folder", "other"], "tensorboard"),
         (["predict", sound, "one.mp3", *CPU], "audio"),
         (["predict", sound, "other_rate.wav", *CPU], "audio"),
     ]
-    done = without(EXTRAS, *(arguments for arguments, _ in wanted))
-    for (arguments, extra), (status, _, err) in zip(wanted, done, strict=True):
+    done = without(EXTRAS, *commands.values(), *(arguments for arguments, _ in wanted))
+    for said, (status, out, err) in zip(commands, done[: len(commands)], strict=True):
+        assert status == 0 and said in out, err
+    for (arguments, extra), (status, _, err) in zip(wanted, done[len(commands) :], strict=True):
         assert status == 1 and err.count("\n") == 1, (arguments, err)
         assert err.startswith("rankcode: ") and err.endswith(f"pip install 'rankcode[{extra}]'\n"), (arguments, err)
-    assert not Path("runs").exists() and not Path("run").exists()
+    assert not Path("runs").exists() and not Path("other").exists()
 
 
 def test_an_unexpected_error_says_how_to_see_more(monkeypatch, tmp_path):
