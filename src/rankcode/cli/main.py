@@ -27,6 +27,7 @@ COMMANDS = {  # the class of each command is called like it, and lives in the mo
     "tune": "Fit the rule of a network to what you need.",
     "tradeoff": "Draw accuracy against steps read, over thresholds.",
     "predict": "Answer recordings or series that have no labels.",
+    "export": "Write a network as an ONNX file, for other languages and browsers.",
     "data": "Download a public data set.",
     "compare": "Compare early classifiers, ours and others, on sets of series.",
     "bench": "Measure the speed of the engines on this machine.",
@@ -41,7 +42,6 @@ Commands:
 {"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
 Examples:
   rankcode train gestures.npz --folder runs/gestures
-  rankcode evaluate runs/gestures
   rankcode predict runs/gestures new.npz
 
 Options:

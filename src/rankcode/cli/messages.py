@@ -10,6 +10,9 @@ from typing import Any, TextIO
 
 EXTRAS = {  # the extra that installs a module
     "matplotlib": "plots",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
     "pyarrow": "parquet",
     "sklearn": "sklearn",
     "soundfile": "audio",

@@ -147,6 +147,11 @@ class Rows(ABC):
     def take(self, index: Tensor, device: Device) -> Batch:
         """These rows as they are stored, on the device."""
 
+    def raw(self, row: int) -> Any:
+        """One row as a front end reads it: by default as it is stored."""
+        stored, _, lengths = self.take(torch.tensor([row]), "cpu")
+        return stored[0] if lengths is None else stored[0, : lengths[0]]
+
     def _on(self, device: Device, *columns: Tensor) -> tuple[Tensor, ...]:
         """The columns on a GPU, to which they are copied once, if they fit; otherwise the columns as they are."""
         device = torch.device(device)
@@ -167,13 +172,13 @@ class Rows(ABC):
             if self.augment is not None:
                 generator = seeded(device, seed, *divmod(number, self.epoch(batch_size)), 3)
                 inputs = self.augment(inputs, lengths, generator)
-            yield self._encoded(Batch(inputs, labels, lengths))
+            yield self.encoded(Batch(inputs, labels, lengths))
 
     def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         for index in torch.arange(self.size).split(batch_size):
-            yield self._encoded(self.take(index, device))
+            yield self.encoded(self.take(index, device))
 
-    def _encoded(self, batch: Batch) -> Batch:
+    def encoded(self, batch: Batch) -> Batch:
         if self.encode is None:
             return batch
         inputs, lengths = self.encode(batch.inputs, batch.lengths)

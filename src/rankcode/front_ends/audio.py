@@ -25,6 +25,7 @@ from rankcode.data.arrays import as_tensor
 from rankcode.data.sound_files import SUFFIXES, sound_blocks, sound_files
 from rankcode.data.sources import BadData
 from rankcode.device_constants import constant
+from rankcode.front_ends.audio_step import AudioStep
 from rankcode.front_ends.audio_streams import MAX_AMPLITUDE, AudioStreams
 from rankcode.front_ends.protocol import FrontEnd, StoredRow, check_scale
 
@@ -101,11 +102,20 @@ class LogMel:
 
     def of_windows(self, samples: Tensor) -> Tensor:
         """The frames of windows of samples: [frames, window] in float64 to [frames, bands] bytes."""
-        window, filters = (table.to(samples.device) for table in _tables(self.sample_rate, self.n_mels))
+        window, filters = (table.to(samples.device) for table in self.tables())
         spectrum = torch.fft.rfft(samples * window)
         power = spectrum.real**2 + spectrum.imag**2
-        logarithm = (power @ filters + 1e-6).log()
-        return ((logarithm - LOWEST) / UNIT).round().clamp(0, 255).byte()
+        return self.bytes_of(power @ filters)
+
+    def bytes_of(self, power: Tensor) -> Tensor:
+        """The power in each band, in float64, as a byte."""
+        # Tensors: when the computation is exported, PyTorch rounds Python's numbers to float32.
+        least, lowest, unit = (constant((value,), power.dtype, power.device) for value in (1e-6, LOWEST, UNIT))
+        return (((power + least).log() - lowest) / unit).round().clamp(0, 255).byte()
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """The window of a frame, and the weights of the bands [window // 2 + 1, bands]."""
+        return _tables(self.sample_rate, self.n_mels)
 
     def finish(self, held: Tensor) -> Tensor:
         """The frames that the end of a stream completes, with silence after it."""
@@ -168,15 +178,19 @@ class Audio(FrontEnd):
 
     def __call__(self, stored: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Frames [rows, frames, bands], bytes or ln of power, to inputs [rows, frames − 2 · context, features]."""
-        values = power_of(stored)
-        mean, std = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.std))
-        values = ((values - mean) / std).contiguous()
+        values = self.standardised(stored).contiguous()
         rows, frames, bands = values.shape
         # A step's features are consecutive frames, which already stand one after the other in memory: inputs are
         # overlapping windows of `values`, not a copy 2 · context + 1 times as large.
         shape = (rows, max(0, frames - 2 * self.context), *self.output_shape)
         inputs = values.as_strided(shape, (frames * bands, bands, 1))
         return inputs, None if lengths is None else self.num_steps(lengths)
+
+    def standardised(self, stored: Tensor) -> Tensor:
+        """Frames [..., bands], bytes or ln of power, on the scale of the network's inputs."""
+        values = power_of(stored)
+        mean, std = (constant(tuple(part), values.dtype, values.device) for part in (self.mean, self.std))
+        return (values - mean) / std
 
     def input_blocks(self, row: Tensor, steps: int) -> Iterator[Tensor]:
         """The inputs of one recording, frames [frames, bands], in blocks of so many steps."""
@@ -209,6 +223,9 @@ class Audio(FrontEnd):
 
     def stream(self, rows: int) -> AudioStreams:
         return AudioStreams(self, rows)
+
+    def step_module(self) -> AudioStep:
+        return AudioStep(self)
 
     def shown(self, stored: Tensor) -> Tensor:
         """The frames, each once: without context."""

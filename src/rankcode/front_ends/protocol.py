@@ -31,6 +31,10 @@ class FrontEnd(Protocol):
 
     - `stream(rows)`: returns `rankcode.front_ends.InputStreams` for so many live rows. Networks with a front end that
       does not have it cannot be streamed.
+    - `step_module()`: returns a module that makes inputs of raw data one step at a time, like a cell, with
+      `forward(x, state) -> (inputs, state)` and `initial_state(rows)`, all zeros. It has `input_shape` and `dtype`, of
+      x; `warm_up`, how many calls come before the first that completes a step; and `sequence(raw)`, every x of a row.
+      With it, exported networks read raw data.
     - `sample_rate`: of the sound that it reads, in Hz.
     - `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not the inputs. The last entry
       is that of the last step.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankcode.data.arrays import as_tensor
 from rankcode.data.series import Columns, Options
@@ -106,6 +106,9 @@ class Standardise(FrontEnd):
         """Live rows. A value that is missing (NaN) repeats the last one, as in whole rows."""
         return NumberStreams(rows, self.output_shape, lambda stored: self(stored)[0], missing=True)
 
+    def step_module(self) -> StandardiseStep:
+        return StandardiseStep(self)
+
     def shown(self, stored: Tensor) -> Tensor:
         """One channel in the user's own units, several on their common scale."""
         return stored if len(self.mean) == 1 else self(stored)[0]
@@ -130,6 +133,33 @@ class Standardise(FrontEnd):
         std = np.sqrt(squares / np.maximum(count, 1))
         std = np.where(std > 1e-12 * (1 + np.abs(mean)), std, 1.0)
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+class StandardiseStep(nn.Module):
+    """A step of raw values, [rows, channels] in float64, to inputs. The state is the last input of each channel, which
+    a missing value repeats."""
+
+    dtype, warm_up = torch.float64, 0
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, front_end: Standardise):
+        super().__init__()
+        self.input_shape = front_end.output_shape
+        self.register_buffer("mean", torch.tensor(front_end.mean, dtype=torch.float64))
+        self.register_buffer("std", torch.tensor(front_end.std, dtype=torch.float64))
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        return torch.zeros(batch_size, *self.input_shape)
+
+    def forward(self, values: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = ((values - self.mean) / self.std).float()
+        inputs = torch.where(inputs.isnan(), last, inputs)
+        return inputs, inputs
+
+    def sequence(self, raw: Any) -> Tensor:
+        """A whole row, [steps, channels]."""
+        return torch.as_tensor(raw, dtype=self.dtype).view(-1, *self.input_shape)
 
 
 def _without_missing_end(raw: Any) -> Tensor:

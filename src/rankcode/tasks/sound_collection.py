@@ -27,10 +27,24 @@ LISTS = {"validation": "validation_list.txt", "test": "testing_list.txt"}  # the
 class SoundRows(Packed):
     """Rows of frames with the length of each recording, from which the milliseconds heard follow."""
 
-    def __init__(self, frames: Frames, index: np.ndarray, labels: Sequence[int], front_end: Audio, augment=None):
+    def __init__(
+        self,
+        frames: Frames,
+        index: np.ndarray,
+        labels: Sequence[int],
+        front_end: Audio,
+        augment: SpeechAugmentation | None = None,
+        folder: Path | None = None,
+    ):
         chosen = torch.from_numpy(index)
         super().__init__(frames.values, frames.offsets[chosen], frames.lengths[chosen], labels, front_end, augment)
-        self.samples, self.names = frames.samples[chosen], frames.names[index]
+        self.samples, self.names, self.folder = frames.samples[chosen], frames.names[index], folder
+
+    def raw(self, row: int) -> Path:
+        """The file of a recording."""
+        if self.folder is None:
+            raise BadData("the data is a feature cache, without the recordings")
+        return self.folder / self.names[row]
 
     def fingerprint(self) -> str:
         """Changes with the names, lengths, labels or number of the recordings."""
@@ -44,8 +58,8 @@ class SoundRows(Packed):
 class SoundCollection:
     """The recordings of a folder, each with a label and, where the folder gives it, a split."""
 
-    def __init__(self, frames: Frames):
-        self.frames = frames
+    def __init__(self, frames: Frames, folder: Path | None = None):
+        self.frames, self.folder = frames, folder  # None: a feature cache, without the recordings
         self.log_mel, self.context = LogMel(**frames.settings["log_mel"]), int(frames.settings["context"])
         self.labels, self.splits, self.left_out = frames.labels, frames.splits, list(frames.left_out)
 
@@ -68,7 +82,8 @@ class SoundCollection:
         frames_of = log_mel or LogMel()
         at_least = frames_of.shortest(context)
         settings = {"log_mel": asdict(frames_of), "context": context}
-        return cls(cached_frames(folder, recordings, lambda path: frames_of.read(path, at_least), settings, skip_bad))
+        frames = cached_frames(folder, recordings, lambda path: frames_of.read(path, at_least), settings, skip_bad)
+        return cls(frames, folder)
 
     @property
     def reads(self) -> str:
@@ -85,7 +100,8 @@ class SoundCollection:
         return Audio.of(steps_of(self.frames.values, self.frames.lengths, index), self.log_mel, self.context)
 
     def rows(self, index: np.ndarray, labels: Sequence[int], front_end: Audio, augment: bool = False) -> SoundRows:
-        return SoundRows(self.frames, index, labels, front_end, self.augmentation(front_end) if augment else None)
+        augmentation = self.augmentation(front_end) if augment else None
+        return SoundRows(self.frames, index, labels, front_end, augmentation, self.folder)
 
     def augmentation(self, front_end: Audio) -> SpeechAugmentation:
         """With the background noise in the folder, if there is any."""

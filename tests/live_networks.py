@@ -56,6 +56,9 @@ CELLS = {
     "Glimpses": lambda: network_of(rc.cells.Glimpses((4, 5), 8, channels=8, hidden_size=6)),
     "RandomKernels": random_kernels,
     "Stack": lambda: network_of(rc.cells.Stack(rc.cells.LSTM(3, 5), rc.cells.GRU(5, 4))),
+    "CausalConv": lambda: network_of(
+        rc.cells.Stack(rc.cells.CausalConv(3, 6, 3), rc.cells.CausalConv(6, 6, 2, depthwise=True), rc.cells.GRU(6, 4))
+    ),
     "own cell": lambda: network_of(Leaky()),
 }
 NETWORKS = {name: make() for name, make in CELLS.items()}
