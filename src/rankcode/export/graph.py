@@ -42,6 +42,7 @@ def graph_of(step: Step, opset: int) -> ModelProto:
                 dynamic_shapes=(rows, (rows,) * len(names)),
                 input_names=["x", *names],
                 output_names=[*OUTPUTS, *(f"new_{name}" for name in names)],
+                opset_version=opset,
                 optimize=False,
                 verbose=False,
             )
@@ -49,8 +50,6 @@ def graph_of(step: Step, opset: int) -> ModelProto:
             reason = " ".join(str(error.__cause__ or error).split())[:MAX_REASON]
             raise ValueError(f"PyTorch cannot export the network: {reason}") from None
         onnxscript.optimizer.optimize(program.model, input_size_limit=MAX_FOLDED, output_size_limit=MAX_FOLDED)
-        if opset != OPSETS[0]:
-            onnxscript.version_converter.convert_version(program.model, opset)
     model = program.model_proto
     _strip(model)
     return model
