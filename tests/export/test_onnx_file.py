@@ -13,7 +13,7 @@ import rankcode as rc
 from live_networks import CLASSES, NETWORKS, RULES, inputs_for, network_of, series_network, sound_network
 from rankcode.export.step import exportable
 
-ort = pytest.importorskip("onnxruntime")
+onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 
 STEPS = 14
 PAIRS = {  # every cell and every rule
@@ -32,6 +32,11 @@ PAIRS = {  # every cell and every rule
 
 def test_the_pairs_are_complete():
     assert PAIRS.keys() == NETWORKS.keys() and {*PAIRS.values()} == RULES.keys()
+
+
+def opset_of(path):
+    (used,) = onnx.load(path).opset_import
+    return used.version
 
 
 class Client:
@@ -91,12 +96,19 @@ def test_every_cell_and_rule(name, tmp_path):
         # Here a group of GroupNorm has two values, whose difference may be near 0: rounding is magnified.
         atol = 5e-4 if name == "Glimpses" else 2e-5
         assert_same(network, rule, done.path, inputs_for(network, STEPS, seed).float(), atol)
+    assert opset_of(done.path) == 18
     together, apart = Client(done.path, 3), [Client(done.path) for _ in range(3)]
     for x in inputs_for(network, STEPS, 9, rows=3).float().transpose(0, 1).numpy():
         x = x.reshape(3, *together.about["x"]["shape"])
         alone = [one.step(part[None]) for one, part in zip(apart, x, strict=True)]
         for whole, *parts in zip(together.step(x), *alone, strict=True):
             np.testing.assert_allclose(whole, np.concatenate(parts), atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "opset"), [("LIF", 19), ("Glimpses", 21), ("LSTM", 23)])
+def test_other_opsets(name, opset, tmp_path):
+    done = rc.export_onnx(NETWORKS[name], tmp_path / "step.onnx", rc.Threshold(0.8), opset=opset)
+    assert opset_of(done.path) == opset and not done.agreement.wrong
 
 
 @pytest.fixture(scope="module")

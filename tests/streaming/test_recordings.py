@@ -1,35 +1,18 @@
 """Real recordings, live: what the network of the reproduction answers, and when, is what it answers to whole files."""
 
-import io
-import zipfile
-from pathlib import Path
-
 import numpy as np
 import pytest
-from live_networks import assert_predicted, streamed
 
 import rankcode as rc
+from live_networks import assert_predicted, streamed
+from real_recordings import LONGEST, recordings, speech_network
 
-ROOT = Path(__file__).parents[2]
-REAL = ROOT.parent / "shared" / "data" / "speech_commands_v0.01"
 PACKET = 320  # samples: 20 ms
-LONGEST = 20_000  # samples: recordings of background noise are cut
-
-
-def recordings(words, count):
-    """The first recordings of each word, samples of 16 bits at 16 kHz."""
-    if not REAL.is_dir():
-        pytest.skip("the recordings of Speech Commands v0.01 are not here")
-    soundfile = pytest.importorskip("soundfile")
-    for archive in words or sorted(path.stem for path in REAL.glob("*.zip")):
-        with zipfile.ZipFile(REAL / f"{archive}.zip") as packed:
-            for name in sorted(name for name in packed.namelist() if name.endswith(".ogg"))[:count]:
-                yield soundfile.read(io.BytesIO(packed.read(name)), dtype="int16")[0][:LONGEST]
 
 
 @pytest.fixture(scope="module")
 def network():
-    return rc.load(ROOT / "results" / "reproduction" / "runs" / "paper" / "speech-own-0")
+    return speech_network()
 
 
 def assert_live_as_whole(network, sounds, rule):
