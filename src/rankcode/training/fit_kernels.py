@@ -144,7 +144,8 @@ class _Regression:
 
     def left_out_by_penalty(self) -> Tensor:
         """Left-out predictions for each penalty, [penalties, rows, classes]."""
-        values, vectors = torch.linalg.eigh(self.gram)
+        # In float32 the algorithm does not always converge when many eigenvalues are 0.
+        values, vectors = (part.to(self.gram) for part in torch.linalg.eigh(self.gram.double()))
         factors = vectors * values.clamp(min=0).sqrt() if self.dual else self.rows @ vectors  # [rows, values]
         shrunk = 1 / (values.clamp(min=0)[:, None] + PENALTIES.to(values))  # [values, penalties]
         turned = factors.T @ self.weighted_targets
