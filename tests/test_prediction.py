@@ -10,7 +10,6 @@ import torch
 import rankcode as rc
 from rankcode import prediction
 from rankcode.data.sources import BadData
-from rankcode.engines import cpu
 from rankcode.front_ends import Audio, LatencyCode, Standardise
 from rankcode.prediction import ROWS, predict_rows
 
@@ -203,7 +202,7 @@ def test_a_file_of_a_pair_counts_for_itself(tmp_path):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_waveforms(rule, monkeypatch):
+def test_waveforms(rule):
     network, waveforms = sound_network(), sounds()
     inputs = [network.front_end(network.front_end.read(each).values[None])[0][0] for each in waveforms]
     assert [len(each) for each in inputs] == [81, 12, 1, 1, 131]
@@ -214,9 +213,6 @@ def test_waveforms(rule, monkeypatch):
         assert type(each.milliseconds) is float
     if rule == rc.Threshold(0.6):
         assert len({each.steps for each in found}) > 2
-    monkeypatch.setattr(cpu, "MAX_COPIED", 0)  # windows of long recordings are read where they are
-    for each, other in zip(rc.predict(network, waveforms, rule), found, strict=True):
-        assert each[::2] == other[::2] and each.probability == pytest.approx(other.probability, abs=1e-6)
 
 
 def test_an_answer_depends_on_nothing_that_was_not_heard():

@@ -7,7 +7,8 @@ from torch import nn
 import rankcode as rc
 from rankcode.engines import Choice, choose, run, whole
 
-FUSED = Choice("cpu", "fused steps, and rows that have answered cost nothing")
+BLOCKS = Choice("cpu", "PyTorch's own layers in blocks of steps, between which rows that have answered leave")
+WHOLE = Choice("whole", "so little work that leaving out steps saves nothing")
 ANY = Choice("stepwise", "runs any cell on any device")
 INPUTS = torch.randn(2, 3, 4)
 
@@ -36,9 +37,10 @@ def test_an_engine_that_cannot_run_a_network_says_why(engine):
 
 
 @pytest.mark.parametrize("rule", [rc.Threshold(0.9), rc.FireAt(2), rc.Never(), rc.Patience(rc.Threshold(0.9), 2)])
-def test_on_a_cpu_fused_steps_run_what_has_them(rule):
+def test_on_a_cpu_blocks_of_steps_run_what_has_them(rule):
     dropout = lstm(nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.1)))
-    assert choose(lstm(), INPUTS, rule) == choose(dropout, INPUTS, rule) == FUSED
+    assert choose(lstm(), INPUTS, rule) == choose(dropout, INPUTS, rule) == WHOLE
+    assert choose(lstm(), torch.zeros(2, 1000, 4), rule) == choose(lstm(), torch.zeros(1000, 80, 4), rule) == BLOCKS
     assert choose(spiking(), INPUTS, rule) == ANY
     hooked = lstm()
     hooked.cell.register_forward_hook(lambda *_: None)  # which a fused step would not call

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.engines.cpu.gated_steps import single_thread_if
+from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule

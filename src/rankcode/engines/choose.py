@@ -38,16 +38,21 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         return Choice(engine, "asked for by name", engine == "triton" and triton.can_capture(network, inputs, rule))
     if blockwise.can_run(network, inputs, rule) is None:
         return Choice("blockwise", "many steps at once, from one checkpoint to the next")
-    fused = "fused steps, and rows that have answered cost nothing"
     if inputs.is_cuda:
         why_not = triton.can_run(network, inputs, rule) or triton.slower(network, inputs)
         if why_not is None:
-            return Choice("triton", fused, triton.can_capture(network, inputs, rule))
+            return Choice(
+                "triton",
+                "fused steps, and rows that have answered cost nothing",
+                triton.can_capture(network, inputs, rule),
+            )
         if has_fused_step(network) and whole.can_run(network, inputs, rule) is None:
             reason = f"on a GPU PyTorch's own kernels are faster than a loop over steps; not triton: {why_not}"
             return Choice("whole", reason)
     if cpu.can_run(network, inputs, rule) is None:
-        return Choice("cpu", fused)
+        if cpu.is_single_block(network, inputs):
+            return Choice("whole", "so little work that leaving out steps saves nothing")
+        return Choice("cpu", "PyTorch's own layers in blocks of steps, between which rows that have answered leave")
     return Choice("stepwise", "runs any cell on any device")
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rankcode.decision import Decision
-from rankcode.engines.cpu.blocks import TorchLayers, block_spikes
-from rankcode.engines.cpu.gated_steps import single_thread_if
+from rankcode.engines.cpu import TorchLayers, block_spikes
+from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.engines.run import decide_rows, has_fused_step
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -20,9 +20,7 @@ def decide_in_blocks(network: Network, blocks: Iterable[Tensor], rule: Rule) -> 
     """The answer to one row on the CPU, from blocks [1, steps, features…]; those after the answer are not asked for.
     The network can fire at every step."""
     cell, state = network.cell, network.initial_state(1)
-    layers = None
-    if has_fused_step(network):
-        layers = TorchLayers(cell, [cell.weights(layer) for layer in range(cell.num_layers)], 1, small=True)
+    layers = TorchLayers(cell, rows=1) if has_fused_step(network) else None
     rule_state = rule.initial_state(1)
     before, logits, fired = 0, torch.empty(0), False
     with single_thread_if(True):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rankcode.cells import GRU, LSTM
+from rankcode.engines.cpu_settings import is_small, run_with_settings
 from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, has_fused_step, planted_steps, table_of
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -30,6 +31,13 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
+    if inputs.device.type == "cpu" and has_fused_step(network):
+        small = is_small(network.cell, inputs.shape[0])
+        return run_with_settings(lambda: _run(network, inputs, lengths, rule, keep), small)
+    return _run(network, inputs, lengths, rule, keep)
+
+
+def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
     rows, steps = inputs.shape[:2]
     row, step = torch.arange(rows, device=inputs.device), torch.arange(1, steps + 1, device=inputs.device)
     # Steps past a row's answer get a gradient of zero, and zero times NaN would be NaN.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rankcode.data import BadData
 from rankcode.data.sources import Batch
-from rankcode.engines.cpu.gated_steps import single_thread_if
+from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.front_ends import Standardise
 from rankcode.network import Network
 from rankcode.objectives import UntilSpike
