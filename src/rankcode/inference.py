@@ -60,14 +60,21 @@ def decide(
 
 
 def checked_run(
-    network: Network, inputs: Tensor, lengths: Tensor | None, rule: Rule | None, keep: Keep, engine: str
+    network: Network,
+    inputs: Tensor,
+    lengths: Tensor | None,
+    rule: Rule | None,
+    keep: Keep,
+    engine: str,
+    expected_steps: Tensor | None = None,
 ) -> Run:
     """A run without gradients of inputs that are checked, with the rule of `decide`."""
     rule = rule_for(network, rule)
     ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)
+    expected_steps = lengths if ragged and expected_steps is None else expected_steps
     with inference(network):
-        result = run(network, inputs, lengths, rule, keep, engine, lengths if ragged else None)
+        result = run(network, inputs, lengths, rule, keep, engine, expected_steps)
     check_read(inputs, result.decision.steps)
     return result
 

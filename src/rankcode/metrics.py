@@ -246,12 +246,14 @@ def _runs(
     network: Network, source: Source, rule: Rule | None, keep: Keep, batch_size: int, engine: str, progress: bool
 ) -> Iterator[tuple[Tensor, Run]]:
     """Run the network on every row: the labels of each batch, and its run."""
-    device, first = next(network.parameters()).device, 0
+    device, first, answered = next(network.parameters()).device, 0, None
     for inputs, labels, lengths in watched(source.scan(batch_size, device), getattr(source, "size", None), progress):
         with rows_named(lambda row, first=first: f"row {first + row} of the data evaluated"):
-            result = checked_run(network, inputs, lengths, rule, keep, engine)
+            expected = answered if answered is not None and len(answered) == len(inputs) else None
+            result = checked_run(network, inputs, lengths, rule, keep, engine, expected)
             labels = checked_labels(network, labels, len(inputs), device)
         yield labels, result
         first += len(inputs)
+        answered = result.decision.steps if device.type == "cpu" else None  # as the next rows will, on average
     if first == 0:
         raise BadData("there is no data to evaluate on")

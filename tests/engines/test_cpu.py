@@ -90,7 +90,7 @@ def test_blocks_end_where_rows_are_known_to_answer(units, answers, expected, blo
 
 
 def test_blocks_end_where_rows_are_expected_to_answer(block_steps):
-    network, inputs, ends = rc.Network(rc.cells.LSTM(4, 100), 3), torch.randn(64, 40, 4), torch.full((64,), 40)
+    network, inputs, ends = rc.Network(rc.cells.LSTM(4, 200), 3), torch.randn(64, 40, 4), torch.full((64,), 40)
     run(network, inputs, ends, AtStep(6), "answer", "cpu", expected_steps=torch.full((64,), 6))
     assert block_steps == [6]
     run(network, inputs, ends, AtStep(30), "answer", "cpu", expected_steps=torch.full((64,), 6))

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
+from rankcode.engines import cpu
 from rankcode.saving.checkpoint import read_checkpoint
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training import records
@@ -36,6 +37,7 @@ def sequences(rows: int, seed: int):
 def train(kind: str, folder: str, resume: bool):
     """Everything that could be forgotten is on: dropout, moving average, schedules, clipping, a partial batch."""
     torch.manual_seed(5)
+    cpu.BLOCK_COST = 1  # blocks of steps end where rows of the batch before answered
     inputs, outputs = (1, 1) if kind == "generated" else (2, 3)
     readout = nn.Sequential(nn.Dropout(0.3), nn.Linear(8, outputs))
     network = rc.Network(rc.cells.GRU(inputs, 8), outputs, readout)
@@ -58,6 +60,7 @@ def train(kind: str, folder: str, resume: bool):
         ema_decay=0.9,
         seed=3,
         device="cpu",
+        engine="cpu",
         progress=False,
         folder=folder,
         resume=resume,

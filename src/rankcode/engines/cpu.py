@@ -20,9 +20,7 @@ from rankcode.rules import Rule
 from rankcode.state import map_state
 
 BLOCK_COST = 16_000_000  # of calling layer, readout and rule, in multiplications of values with weights
-MAX_BLOCK_VALUES = (
-    2**21
-)  # saved by a block, 8 MB: larger memory is given back to the system, and mapped again each time
+MAX_BLOCK_VALUES = 2**21  # saved by a block; if the memory of a block is too large, it is mapped anew each time
 UNKNOWN_STEPS = 100  # if it is unknown where rows answer, half of them is expected to answer in this many steps
 STEP_COST = 100_000  # of one step, whatever the number of rows, in the same multiplications
 
@@ -40,9 +38,10 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
-    # The lengths are passed where nothing else is known.
-    known = expected_steps is not None and expected_steps is not lengths
-    expected = np.sort(expected_steps.numpy()) if known else np.empty(0, int)
+    if expected_steps is None or expected_steps is lengths:  # the lengths are passed where nothing else is known
+        expected = np.empty(0, int)
+    else:
+        expected = np.sort(expected_steps.numpy())
     small, native = is_small(network.cell, inputs.shape[0]), _is_faster_without_onednn(network.cell, inputs)
     blocks = _Blocks(network.cell, inputs, expected)
     return run_with_settings(lambda: _read(network, blocks, lengths, rule, keep), small, native)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankcode.decision import Decision
-from rankcode.engines.cpu.gated_steps import single_thread_if
+from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.engines.run import checked_fired, decide_rows
 from rankcode.inference import inference, rule_for
 from rankcode.network import Network

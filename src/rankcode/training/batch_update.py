@@ -78,8 +78,13 @@ class Update:
         self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)
 
     def _run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> None:
-        loss, decision = self.step(batch, self.progress, self.answers.expected(index), check)
+        expected, last = self.answers.expected(index), self.state.answered
+        if last is not None and len(last) == len(batch.inputs):
+            expected = last
+        loss, decision = self.step(batch, self.progress, expected, check)
         self.answers.note(index, decision)
+        if isinstance(self.step, Step) and self.step.device.type == "cpu":  # not distributed
+            self.state.answered = decision.steps
         self.state.update(loss * weight)
         if weight > 0:
             self.state.count(batch.labels, loss, decision)

@@ -30,6 +30,9 @@ class TrainingState:
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
         self.average = None if config.ema_decay is None else copy.deepcopy(network)
         self.batch = 0  # batches done
+        # The steps at which the rows of the last batch answered, on a single CPU: its engine chooses blocks by them.
+        # They change the order of sums, so a run that is resumed must know them.
+        self.answered: Tensor | None = None
         self.examples = 0  # rows in them, up to the last record
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # since then: rows, loss, right answers, steps
         self.records: list[dict[str, Any]] = []
@@ -122,6 +125,7 @@ class TrainingState:
     def checkpoint(self) -> dict[str, Any]:
         return {
             "batch": self.batch,
+            "answered": self.answered,
             "examples": self.examples,
             "sums": self.sums,
             "seconds": self.seconds,
@@ -145,6 +149,7 @@ class TrainingState:
         if self.average is not None:
             self.average.load_state_dict(checkpoint["average"])
         self.batch, self.examples = checkpoint["batch"], checkpoint["examples"]
+        self.answered = checkpoint["answered"]
         self.sums.copy_(checkpoint["sums"] if self.group.first else torch.zeros_like(self.sums))
         self._seconds = checkpoint["seconds"]
         self._validated = time.monotonic() - checkpoint["training_seconds"]
