@@ -37,7 +37,7 @@ def sequences(rows: int, seed: int):
 def train(kind: str, folder: str, resume: bool):
     """Everything that could be forgotten is on: dropout, moving average, schedules, clipping, a partial batch."""
     torch.manual_seed(5)
-    cpu.BLOCK_COST = 1  # blocks of steps end where rows of the batch before answered
+    cpu.NATIVE_BLOCK_COST = 1  # blocks of steps end where rows of the batch before answered
     inputs, outputs = (1, 1) if kind == "generated" else (2, 3)
     readout = nn.Sequential(nn.Dropout(0.3), nn.Linear(8, outputs))
     network = rc.Network(rc.cells.GRU(inputs, 8), outputs, readout)

@@ -20,6 +20,7 @@ from rankcode.rules import Rule
 from rankcode.state import map_state
 
 BLOCK_COST = 16_000_000  # of calling layer, readout and rule, in multiplications of values with weights
+NATIVE_BLOCK_COST = 4_000_000  # the same without oneDNN, which prepares weights and memory in every call
 MAX_BLOCK_VALUES = 2**21  # saved by a block; if the memory of a block is too large, it is mapped anew each time
 UNKNOWN_STEPS = 100  # if it is unknown where rows answer, half of them is expected to answer in this many steps
 STEP_COST = 100_000  # of one step, whatever the number of rows, in the same multiplications
@@ -43,7 +44,8 @@ def run(
     else:
         expected = np.sort(expected_steps.numpy())
     small, native = is_small(network.cell, inputs.shape[0]), _is_faster_without_onednn(network.cell, inputs)
-    blocks = _Blocks(network.cell, inputs, expected)
+    onednn = isinstance(network.cell, LSTM) and inputs.dtype == torch.float32 and not native
+    blocks = _Blocks(network.cell, inputs, expected, BLOCK_COST if onednn else NATIVE_BLOCK_COST)
     return run_with_settings(lambda: _read(network, blocks, lengths, rule, keep), small, native)
 
 
@@ -136,8 +138,9 @@ class TorchLayers:
 class _Blocks:
     """Blocks of the inputs [rows, steps, features], and how many steps they have."""
 
-    def __init__(self, cell: LSTM | GRU, inputs: Tensor, expected: np.ndarray):
-        self.layers, self.expected, self.inputs = TorchLayers(cell, inputs.shape[0]), expected, inputs.transpose(0, 1)
+    def __init__(self, cell: LSTM | GRU, inputs: Tensor, expected: np.ndarray, cost: int):
+        self.layers, self.inputs = TorchLayers(cell, inputs.shape[0]), inputs.transpose(0, 1)
+        self.expected, self.cost = expected, cost  # the steps at which rows answer, in order, and the cost of a block
         self.with_gradients = torch.is_grad_enabled()
         # The gradient of `unbind` takes linear time, that of indexing in every block quadratic time.
         self.columns = inputs.unbind(1) if self.with_gradients and inputs.requires_grad else None
@@ -171,9 +174,9 @@ class _Blocks:
         one of these numbers; the highest, if the rows that leave before would not save the cost of another block."""
         remaining, rows = np.sort(remaining), remaining.size
         read = remaining.cumsum() + remaining * np.arange(rows - 1, -1, -1)
-        steps = int(remaining[np.argmin((BLOCK_COST + remaining * (rows * self.row_cost)) / read)])
+        steps = int(remaining[np.argmin((self.cost + remaining * (rows * self.row_cost)) / read)])
         leaving, longest = int(np.searchsorted(remaining, steps, "right")), int(remaining[-1])
-        if leaving * (longest - steps) * self.row_cost <= BLOCK_COST:
+        if leaving * (longest - steps) * self.row_cost <= self.cost:
             steps = longest
         blocks = max(1, steps * rows * self.values // MAX_BLOCK_VALUES)
         return -(-steps // blocks)
