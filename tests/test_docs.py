@@ -43,7 +43,7 @@ def run_page(name, monkeypatch, folder, **replaced):
 
 def test_the_tutorial(monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    page = run_page("tutorial.md", monkeypatch, tmp_path, rows=("6000", "1600"))
+    page = run_page("tutorial.md", monkeypatch, tmp_path, rows=("6000", "2400"))
     recorded = [record["training"]["mean_steps"] for record in page.history.records]
     assert recorded[0] > 30 and recorded[-1] < 24  # spikes move forward
     assert page.report.accuracy > 0.9 and page.report.fired > 0.8

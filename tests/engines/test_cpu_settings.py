@@ -17,7 +17,7 @@ def flushed():
 
 
 @pytest.mark.parametrize("engine", ["cpu", "whole"])
-@pytest.mark.parametrize("rows", [3, 300])
+@pytest.mark.parametrize("rows", [3, 900])
 def test_the_number_of_threads_is_given_back(rows, engine):
     before = torch.get_num_threads()
     torch.set_num_threads(3)

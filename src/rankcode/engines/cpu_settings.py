@@ -12,7 +12,7 @@ import torch
 
 from rankcode.engines.run import Run
 
-MIN_PARALLEL_SIZE = 500_000  # multiplications per gate and step; for less work a second thread does not pay
+MIN_PARALLEL_SIZE = 2_000_000  # multiplications per gate and step, which take a tenth of a millisecond
 
 
 @contextmanager
