@@ -97,12 +97,7 @@ class Network(nn.Module):
 
     def activate(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(activations, probabilities), each [rows, classes]: the arguments of a rule."""
-        if (
-            logits.device.type == "cpu" and logits.shape[-1] < 16
-        ):  # many times as fast there, see torch.softmax's kernels
-            probabilities = logits.movedim(-1, 0).softmax(0).movedim(0, -1)
-        else:
-            probabilities = logits.softmax(-1)
+        probabilities = logits.softmax(-1)
         return (logits if self.activation == "membrane" else probabilities), probabilities
 
 

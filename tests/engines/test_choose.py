@@ -40,6 +40,7 @@ def test_an_engine_that_cannot_run_a_network_says_why(engine):
 def test_on_a_cpu_blocks_of_steps_run_what_has_them(rule):
     dropout = lstm(nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.1)))
     assert choose(lstm(), INPUTS, rule) == choose(dropout, INPUTS, rule) == WHOLE
+    assert choose(rc.Network(rc.cells.GRU(4, 5), 3), INPUTS, rule) == BLOCKS
     assert choose(lstm(), torch.zeros(2, 1000, 4), rule) == choose(lstm(), torch.zeros(1000, 80, 4), rule) == BLOCKS
     assert choose(spiking(), INPUTS, rule) == ANY
     hooked = lstm()

@@ -50,9 +50,10 @@ def run(
 
 
 def is_single_block(network: Network, inputs: Tensor) -> bool:
-    """Whether whole sequences take no longer than what surrounds a block: then there is nothing to save."""
+    """Whether whole sequences of an LSTM take no longer than what surrounds a block: then there is nothing to save. The
+    steps of a GRU take longer, whatever its size."""
     (rows, steps), weights = inputs.shape[:2], sum(part.numel() for part in network.cell.parameters())
-    return steps * (STEP_COST + rows * weights) < BLOCK_COST
+    return isinstance(network.cell, LSTM) and steps * (STEP_COST + rows * weights) < BLOCK_COST
 
 
 def _is_faster_without_onednn(cell: LSTM | GRU, inputs: Tensor) -> bool:

@@ -110,4 +110,4 @@ def decide_rows(network: Network, rule: Rule, logits: Tensor, steps: Tensor, fir
         label = activations.argmax(1)
         if (classes := getattr(rule, "classes", None)) is not None:
             label = torch.where(fired, allowed(activations, classes).argmax(1), label)
-        return Decision(label, steps, fired, probabilities.contiguous())
+        return Decision(label, steps, fired, probabilities)
