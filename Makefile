@@ -1,7 +1,7 @@
 # `make demo` and `make test` work on a fresh machine with Python 3.11+ and make; both create .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-NPM := install --silent --prefix .venv --ignore-scripts onnxruntime-web@1.30.0
+NPM := install --silent --prefix .venv --ignore-scripts --fetch-retries=0 --fetch-timeout=60000 onnxruntime-web@1.30.0
 
 .PHONY: demo test docs check format clean
 

@@ -232,9 +232,26 @@ def test_a_file_that_decides_differently_is_not_written(tmp_path):
     assert path.read_bytes() == before
 
 
+class Keeps(Exported):
+    def forward(self, x_t, state):
+        return x_t * self.scale, state
+
+
+def test_a_state_that_stays_as_it_is(tmp_path):
+    done = rc.export_onnx(rc.Network(Keeps(), CLASSES), tmp_path / "step.onnx", rc.Threshold(0.7))
+    client = Client(done.path, rows=2)
+    client.step(np.ones((2, CLASSES)))
+    assert client.state["cell"].shape == (2, CLASSES) and not client.state["cell"].any()
+
+
 class ReadsItsValues(Exported):
     def forward(self, x_t, state):
         return (x_t, state) if float(x_t.sum()) > 0 else (state, x_t)
+
+
+class CountsItsRows(Exported):
+    def forward(self, x_t, state):
+        return x_t + torch.zeros(len(x_t), CLASSES), state
 
 
 def test_what_cannot_be_exported(tmp_path):
@@ -249,6 +266,7 @@ def test_what_cannot_be_exported(tmp_path):
         (network, "model.onnx", {"rule": rc.Threshold(1.5)}, ValueError, "outside"),
         (NETWORKS["own cell"], "model.onnx", {}, ValueError, "Leaky does not say what it reads"),
         (rc.Network(ReadsItsValues(), CLASSES), "model.onnx", {}, ValueError, "PyTorch cannot export the network"),
+        (rc.Network(CountsItsRows(), CLASSES), "model.onnx", {}, ValueError, "use x.shape.0. rather than len.x."),
     ]
     (tmp_path / "other.onnx").write_bytes(b"a model of something else")
     (tmp_path / "folder.onnx").mkdir()

@@ -159,6 +159,10 @@ def test_a_folder_and_its_cache_are_the_same(sound, tmp_path):
     with pytest.raises(ValueError, match="context of 10 frames, not 4") as error:
         SoundCollection.read(cache, 4)
     assert "\n" not in str(error.value)
+    rows, cached = (each.rows(np.arange(2), [0, 0], each.front_end(np.arange(2))) for each in (sound, again))
+    assert rows.raw(1).is_file()
+    with pytest.raises(rc.BadData, match="without the recordings"):
+        cached.raw(1)
 
 
 def test_noise_for_augmentation_is_the_background_noise(sound, folder):

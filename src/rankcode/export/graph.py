@@ -17,7 +17,7 @@ from rankcode.export.step import Step
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-OPSETS = range(18, 24)  # PyTorch's exporter writes 18, which is converted to later ones
+OPSETS = range(18, 24)  # that PyTorch's exporter writes, and that onnxruntime and onnxruntime-web run
 MAX_FOLDED = 2048  # values of a constant that is stored; larger ones are made of smaller ones when a graph is loaded
 MAX_REASON = 300  # characters of the message of PyTorch
 OUTPUTS = ("probabilities", "fired", "label")
@@ -51,6 +51,8 @@ def graph_of(step: Step, opset: int) -> ModelProto:
             raise ValueError(f"PyTorch cannot export the network: {reason}") from None
         onnxscript.optimizer.optimize(program.model, input_size_limit=MAX_FOLDED, output_size_limit=MAX_FOLDED)
     model = program.model_proto
+    if not all(part.type.tensor_type.shape.dim[0].dim_param for part in model.graph.input):
+        raise ValueError("the network cannot be exported for any number of rows: use x.shape[0] rather than len(x)")
     _strip(model)
     return model
 

@@ -82,8 +82,10 @@ class Step(nn.Module):
         if self.warm_up:
             fired = fired & ready
             probabilities = _where(ready, probabilities, torch.full_like(probabilities[:1], 1 / self.num_classes))
+        after = (raw_state, cell_state, new_rule_state)
         label = decide_rows(self.network, self.rule, logits, number, fired).label
-        new = _leaves((raw_state, cell_state, new_rule_state))
+        # An output cannot be an input: a state that stays as it is is copied.
+        new = [part.clone() if any(part is old for old in state) else part for part in _leaves(after)]
         return probabilities, fired, label, *new, calls
 
     @property
