@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rankcode.saving.model_file import save
     from rankcode.saving.run_folder import load
     from rankcode.stopping import Tuning, fit_rule, tune
-    from rankcode.streaming import Stream, StreamPool
+    from rankcode.streaming import Detection, Listener, Stream, StreamPool
     from rankcode.training import History, Training, fit
 
 __all__ = [
@@ -34,10 +34,12 @@ __all__ = [
     "Batch",
     "Curve",
     "Decision",
+    "Detection",
     "EarlyClassifier",
     "EveryStep",
     "FireAt",
     "History",
+    "Listener",
     "LogMel",
     "Network",
     "Never",

@@ -73,7 +73,7 @@ def predict_rows(
     front_end = NumbersAsTheyAre() if network.front_end is None else network.front_end
     for names, rows in _batches(front_end, _stored(front_end, data, left_out if skip_bad else None)):
         with rows_named(lambda row, names=names: names[row]):
-            answers = _answers(network, front_end, rows, rule)
+            answers = named_answers(network, _decided(network, front_end, rows, rule), [row.size for row in rows])
             yield from ((name, row.values, answer) for name, row, answer in zip(names, rows, answers, strict=True))
 
 
@@ -142,11 +142,11 @@ def _num_values(front_end: FrontEnd, row: StoredRow) -> int:
     return steps * max(math.prod(front_end.output_shape), row.values[:1].numel())
 
 
-def _answers(network: Network, front_end: FrontEnd, rows: list[StoredRow], rule: Rule) -> Iterator[Prediction]:
+def named_answers(network: Network, decision: Decision, sizes: Iterable[int]) -> Iterator[Prediction]:
+    """Decisions with the names of their classes, and how much of recordings of so many samples was heard."""
     labels = network.label_names or [str(label) for label in range(network.num_classes)]
-    decision = _decided(network, front_end, rows, rule)
-    heard = front_end.heard(decision.steps, torch.tensor([row.size for row in rows]))
-    milliseconds = [None] * len(rows) if heard is None else heard.tolist()
+    heard = None if network.front_end is None else network.front_end.heard(decision.steps, torch.tensor([*sizes]))
+    milliseconds = [None] * len(decision.steps) if heard is None else heard.tolist()
     columns = zip(*(part.tolist() for part in decision), milliseconds, strict=True)
     for label, steps, fired, probabilities, heard_ms in columns:
         by_name = dict(zip(labels, probabilities, strict=True))

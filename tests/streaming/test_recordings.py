@@ -49,3 +49,18 @@ def test_5000_recordings(network):
     assert len(sounds) > 5000
     for begin in range(0, len(sounds), 500):
         assert_live_as_whole(network, sounds[begin : begin + 500], None)
+
+
+def test_a_listener_finds_keywords_in_noise():
+    """One word after the other, with pauses and soft noise."""
+    words = ("yes", "seven", "stop", "bird", "off")
+    (noise,) = recordings(("_background_noise_",), 1)
+    track = 0.05 * np.resize(noise, 16_000 * 14).astype(np.float32)
+    begins = {word: 1 + 2.5 * number for number, word in enumerate(words)}
+    for word, clip in zip(words, recordings(words, 1), strict=True):
+        track[round(16_000 * begins[word]) :][: len(clip)] += clip
+    listener = rc.Listener(rc.load("speech-commands"), sample_rate=16_000)
+    packets = np.array_split(track.astype(np.int16), len(track) // PACKET)
+    found = [each for packet in packets for each in listener.push(packet)]
+    assert [each.label for each in found] == [word for word in words if word not in ("seven", "bird")]
+    assert all(0.2 < each.seconds - begins[each.label] < 1.3 for each in found)

@@ -27,6 +27,7 @@ COMMANDS = {  # the class of each command is called like it, and lives in the mo
     "tune": "Fit the rule of a network to what you need.",
     "tradeoff": "Draw accuracy against steps read, over thresholds.",
     "predict": "Answer recordings or series that have no labels.",
+    "listen": "Recognise spoken words in sound files or from a microphone.",
     "export": "Write a network as an ONNX file, for other languages and browsers.",
     "data": "Download a public data set.",
     "compare": "Compare early classifiers, ours and others, on sets of series.",
@@ -43,6 +44,7 @@ Commands:
 Examples:
   rankcode train gestures.npz --folder runs/gestures
   rankcode predict runs/gestures new.npz
+  rankcode listen clip.wav
 
 Options:
   --help     Show this text; rankcode COMMAND --help explains a command.
@@ -90,7 +92,8 @@ def _parsed(argv: list[str], options: set[str]) -> Any:
     from rich.console import Console
 
     kind = getattr(import_module(f"rankcode.cli.{name}"), name.capitalize())
-    required = " ".join(field.upper().replace("_", "-") for field in kind.__match_args__)
+    names = {field: field.upper().replace("_", "-") for field in kind.__match_args__}
+    required = " ".join(f"[{name}]" if hasattr(kind, field) else name for field, name in names.items())
     app = App(
         name=f"rankcode {name}",
         usage=f"Usage: rankcode {name} {required}{' ' if required else ''}[OPTIONS]",

@@ -15,6 +15,7 @@ EXTRAS = {  # the extra that installs a module
     "onnxscript": "onnx",
     "pyarrow": "parquet",
     "sklearn": "sklearn",
+    "sounddevice": "mic",
     "soundfile": "audio",
     "soxr": "audio",
     "tensorboard": "tensorboard",
