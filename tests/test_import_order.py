@@ -33,7 +33,18 @@ ORDER = [
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}
 MAY_NEED_EXTRAS = {"estimator", "plots", "bench", "experiments"}
 CORE = {"rankcode", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
-EXTRAS = "matplotlib sklearn tensorboard sounddevice soundfile soxr pyarrow triton onnx onnxruntime".split()
+EXTRAS = [
+    "matplotlib",
+    "sklearn",
+    "tensorboard",
+    "sounddevice",
+    "soundfile",
+    "soxr",
+    "pyarrow",
+    "triton",
+    "onnx",
+    "onnxruntime",
+]
 
 
 def imports_of(path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rankcode.cli.main import main
+from spoken_words import spoken_words
 
 pytest.importorskip("matplotlib")
 SMALL = ["--hidden-size", "4", "--device", "cpu", "--output", "kept/bench"]
@@ -39,6 +40,19 @@ def test_live_streams_are_measured(capsys):
     assert "99 % of the decisions within 50 ms" in capsys.readouterr().out
 
 
+def test_listening_is_measured(trained, capsys):
+    spoken_words(Path("words"))
+    arguments = ["bench", "--listen", "test", "--data", "words", "--device", "cpu", "--output", "kept/bench"]
+    main(arguments)
+    content = written()
+    assert content["split"] == "test" and set(content["hours"]) == {"keywords", "other words", "noise"}
+    first = content["points"][0]
+    assert (first["policy"], first["patience"]) == ("listener", 25) and 0 <= first["recall"] <= 1
+    assert capsys.readouterr().out.startswith("policy ")
+    with pytest.raises(SystemExit, match="no class of the network is a word of the tracks"):
+        main([*arguments, "--model", str(trained / "sound-run")])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -47,6 +61,8 @@ def test_live_streams_are_measured(capsys):
         (["--engines", "steam"], "no engine"),
         (["--streams", "0"], "--streams and --seconds must be at least 1"),
         (["--streams", "1", "--model", "no-model"], "no-model"),
+        (["--listen", "test", "--data", "nowhere"], "nowhere does not hold Speech Commands"),
+        (["--listen", "test", "--share", "0"], "--share must be more than 0"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, said, capsys):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_networks import CELLS, NETWORKS, chunks, inputs_for, sound_network
 
 import rankcode as rc
+from live_networks import CELLS, NETWORKS, chunks, inputs_for, sound_network
 from rankcode.streaming.stream import MAX_AT_ONCE
 
 QUICK = {"threshold": 0.6, "patience": 2, "copies": 3, "stagger": 4, "warm_up": 2, "refractory": 3}

@@ -146,8 +146,10 @@ def detections(score: np.ndarray, threshold: float, refractory: int) -> list[tup
 
 def measure_listening(network: Network, tracks: dict[str, Track], chosen: Iterable[Policy] = ()) -> list[Point]:
     """Recall and false alarms of every policy over thresholds."""
-    outputs = {name: outputs_of(network, track) for name, track in tracks.items()}
     names = network.label_names or ()
+    if not {word.word for word in tracks["keywords"].words} & set(names):
+        raise ValueError("no class of the network is a word of the tracks")
+    outputs = {name: outputs_of(network, track) for name, track in tracks.items()}
     keywords = [label for label, name in enumerate(names) if name not in NOT_KEYWORDS]
     seconds = [network.front_end.heard(torch.tensor([step]), torch.tensor([1 << 40])).item() / 1000 for step in (1, 2)]  # type: ignore[union-attr]
     points = []

@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 
 from rankcode.bench.cases import CONVENTIONAL
 from rankcode.bench.epochs import RANK_CODED, Epoch, conventional_seconds
+from rankcode.bench.listening import MAX_WORD_ALARMS, Point
+from rankcode.bench.listening_tracks import NOISE_LEVELS
 from rankcode.bench.steps import Measured
 from rankcode.bench.streams import LIMIT_MS, Streams
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
@@ -100,4 +102,35 @@ def plot_streams(found: Sequence[Streams]) -> Figure:
     axes.set(xlabel="live streams", ylabel="sound to decision (ms)", ylim=(0, 4 * LIMIT_MS))
     axes.legend(frameon=False, loc="upper left")
     plain(axes)
+    return figure
+
+
+def plot_listening(points: Sequence[Point]) -> Figure:
+    """Recall against false alarms an hour of other words, over thresholds: of each policy, and of the listener at each
+    level of noise. The grey lines are the goal."""
+    figure = Figure(figsize=(10.4, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    curves: dict[tuple[str, int], list[Point]] = {}
+    for point in points:
+        curves.setdefault((point.policy, point.patience), []).append(point)
+    styles = ("-", "--", ":", "-.")
+    names = list(dict.fromkeys(policy for policy, _ in curves))
+    for (policy, patience), curve in curves.items():
+        here = [other for other in curves if other[0] == policy]
+        style = {"color": COLOURS[names.index(policy) % len(COLOURS)], "ls": styles[here.index((policy, patience)) % 4]}
+        alarms, recall = [each.word_alarms for each in curve], [each.recall for each in curve]
+        left.plot(alarms, recall, lw=1.3, label=f"{policy}, {patience} steps", **style)
+    chosen = next(iter(curves.values()))
+    for number, level in enumerate(NOISE_LEVELS):
+        label = "no noise" if level is None else f"noise {level} dB below the words"
+        recall = [each.recall_by_level[number] for each in chosen]
+        right.plot([each.word_alarms for each in chosen], recall, color=COLOURS[number], marker=".", label=label)
+    left.set(ylabel="recall of keywords", title="all levels of noise")
+    right.set(title=f"listener, {chosen[0].patience} steps")
+    for axes in (left, right):
+        axes.set(xlabel="false alarms in an hour of other words", xlim=(0, 10 * MAX_WORD_ALARMS), ylim=(0, 1))
+        axes.axvline(MAX_WORD_ALARMS, color=GREY, lw=1)
+        axes.axhline(0.9, color=GREY, lw=1)
+        axes.legend(frameon=False, fontsize=7, loc="lower right")
+        plain(axes)
     return figure

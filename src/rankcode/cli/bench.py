@@ -7,6 +7,8 @@ from typing import Literal
 
 from rankcode.bench.cases import Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
+from rankcode.bench.listening import listening_table, measure_listening
+from rankcode.bench.listening_tracks import make_tracks
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
 from rankcode.bench.streams import measure_streams, sound_front_end, streams_table
 from rankcode.bench.timing import machine
@@ -16,6 +18,7 @@ from rankcode.cli.output_files import OutputFiles
 from rankcode.engines.agreement import check_engines
 from rankcode.network import Network
 from rankcode.saving.run_folder import load
+from rankcode.tasks import SpeechCommands
 from rankcode.training.distributed import own_device
 
 
@@ -31,6 +34,7 @@ class Bench:
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
         rankcode bench --epochs 20 --batch-sizes 512
         rankcode bench --streams 100 200 500 --device cpu
+        rankcode bench --listen test --data data/speech-commands
         rankcode bench --check
     """
 
@@ -53,13 +57,20 @@ class Bench:
     """Measure whole trainings instead of single steps: seconds per epoch on speech over this many epochs, rank-coded
     and conventional."""
     data: str | None = None
-    """Folder with Speech Commands for --epochs. Default: generated sounds of the same shape."""
+    """Folder with Speech Commands for --epochs and --listen. Default: for --epochs generated sounds of the same shape,
+    for --listen speech-commands in the folder RANKCODE_DATA."""
     streams: tuple[int, ...] = ()
     """Measure live sound streams in real time instead: so many at once, one number after the other. Default: none."""
     seconds: float = 10
     """How long each number of --streams is measured."""
+    listen: Literal["validation", "test"] | None = None
+    """Measure always-on listening instead: recall and false alarms an hour over thresholds, on long tracks made from
+    the recordings of these speakers."""
+    share: float = 1.0
+    """Share of the recordings that --listen uses."""
     model: str | None = None
-    """Model or run for --streams, which must read sound. Default: an untrained cell."""
+    """Model or run for --streams and --listen, which must read sound. Default: an untrained cell for --streams,
+    speech-commands for --listen."""
     output: str = "bench"
     """Files to write: OUTPUT.json and OUTPUT.png. Only files that this command wrote are replaced."""
     device: Device = "auto"
@@ -73,10 +84,12 @@ class Bench:
             raise ValueError("--epochs must be at least 1")
         if min(self.streams, default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams and --seconds must be at least 1")
+        if not 0 < self.share <= 1:
+            raise ValueError("--share must be more than 0 and at most 1")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        from rankcode.bench.plot import plot_bench, plot_epochs, plot_streams
+        from rankcode.bench.plot import plot_bench, plot_epochs, plot_listening, plot_streams
 
         files = OutputFiles(self.output, "bench")
         shapes = [
@@ -102,6 +115,16 @@ class Bench:
             files.write({**content, **which, "streams": [asdict(each) for each in measured]}, plot_streams(measured))
             print(streams_table(measured))
             return say(f"wrote {files.json} and {files.png}")
+        if self.listen is not None:
+            network = self._sound_network("speech-commands")
+            tracks = make_tracks(SpeechCommands(self.data).folder, self.listen, self.share)
+            points = measure_listening(network, tracks)
+            lengths = {name: track.hours for name, track in tracks.items()}
+            which = {"model": self.model or "speech-commands", "split": self.listen, "share": self.share}
+            listened = {**which, "hours": lengths, "points": [asdict(each) for each in points]}
+            files.write({"machine": machine(device), **listened}, plot_listening(points))
+            print(listening_table(points))
+            return say(f"wrote {files.json} and {files.png}")
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
@@ -112,17 +135,18 @@ class Bench:
         print(bench_table(found))
         return say(f"wrote {files.json} and {files.png}")
 
-    def _sound_network(self) -> Network:
-        if self.model is None:
+    def _sound_network(self, default: str | None = None) -> Network:
+        model = self.model or default
+        if model is None:
             front_end = sound_front_end()
             network = Shape(
                 input_size=front_end.output_shape[0], hidden_size=self.hidden_size, cell=self.cell
             ).network()
             network.front_end = front_end
             return network
-        network = load(self.model)
+        network = load(model)
         if getattr(network.front_end, "sample_rate", None) is None:
-            raise ValueError(f"{self.model} does not read sound, which --streams needs")
+            raise ValueError(f"{model} does not read sound, which --streams and --listen need")
         return network
 
 
