@@ -120,6 +120,23 @@ def test_export(monkeypatch, tmp_path, capsys):
         pytest.skip("onnxruntime-web is not installed: `make test` installs it where npm can be reached")
 
 
+def test_listening(monkeypatch, tmp_path):
+    page = run_page("listening.md", monkeypatch, tmp_path)
+    assert page.listener.steps == 99  # the last of a second's steps need the sound after it
+
+
+def test_the_listening_page_has_the_kept_numbers():
+    kept = json.loads((ROOT / "results" / "listening" / "test.json").read_text())
+    defaults = {"policy": "listener", "patience": 25, "threshold": 0.93}
+    (point,) = (each for each in kept["points"] if defaults.items() <= each.items())
+    text = (ROOT / "docs" / "listening.md").read_text()
+    for recall in (*point["recall_by_level"], point["recall"]):
+        assert f"| {recall:.1%} |".replace("%", " %") in text
+    assert f"{point['word_alarms']:.1f} (4 in 40 minutes)" in text and point["noise_alarms"] == 0
+    listener = rc.Listener(rc.load("speech-commands"))
+    assert (listener.rule.rule.threshold, listener.rule.count) == (point["threshold"], point["patience"])
+
+
 def test_the_readme(monkeypatch, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
     (tmp_path / "results").symlink_to(ROOT / "results")

@@ -44,7 +44,6 @@ Commands:
 Examples:
   rankcode train gestures.npz --folder runs/gestures
   rankcode predict runs/gestures new.npz
-  rankcode listen clip.wav
 
 Options:
   --help     Show this text; rankcode COMMAND --help explains a command.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankcode.engines.cpu.gated_steps import single_thread_if
+from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.engines.run import checked_fired
 from rankcode.inference import inference
 from rankcode.network import Network
