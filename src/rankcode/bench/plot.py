@@ -117,7 +117,10 @@ def plot_listening(points: Sequence[Point]) -> Figure:
     names = list(dict.fromkeys(policy for policy, _ in curves))
     for (policy, patience), curve in curves.items():
         here = [other for other in curves if other[0] == policy]
-        style = {"color": (*COLOURS, DARK, GREY)[names.index(policy) % 8], "ls": styles[here.index((policy, patience)) % 4]}
+        style = {
+            "color": (*COLOURS, DARK, GREY)[names.index(policy) % 8],
+            "ls": styles[here.index((policy, patience)) % 4],
+        }
         alarms, recall = [each.word_alarms for each in curve], [each.recall for each in curve]
         left.plot(alarms, recall, lw=1.3, label=f"{policy}, {patience} steps", **style)
     chosen = next(iter(curves.values()))

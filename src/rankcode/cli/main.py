@@ -41,9 +41,8 @@ Recurrent networks that learn when to answer, and compute nothing after it.
 
 Commands:
 {"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
-Examples:
+Example:
   rankcode train gestures.npz --folder runs/gestures
-  rankcode predict runs/gestures new.npz
 
 Options:
   --help     Show this text; rankcode COMMAND --help explains a command.
