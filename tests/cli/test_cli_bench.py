@@ -58,6 +58,7 @@ def test_listening_is_measured(trained, capsys):
     [
         (["--batch-sizes", "0"], "at least 1"),
         (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--grid", "0"], "--grid must be at least 1"),
         (["--engines", "steam"], "no engine"),
         (["--streams", "0"], "--streams and --seconds must be at least 1"),
         (["--streams", "1", "--model", "no-model"], "no-model"),

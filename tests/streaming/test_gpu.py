@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from live_networks import NETWORKS, RULES, assert_same, inputs_for, streamed
 
 import rankcode as rc
+from live_networks import NETWORKS, RULES, assert_same, inputs_for, streamed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import rankcode as rc
 from live_networks import (
     NETWORKS,
     RULES,
@@ -21,8 +23,6 @@ from live_networks import (
     sound_network,
     streamed,
 )
-
-import rankcode as rc
 from rankcode.streaming import stream as stream_module
 
 quiet = settings(deadline=None, max_examples=60, derandomize=True)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from rankcode.bench.cases import CONVENTIONAL
 from rankcode.bench.epochs import RANK_CODED, Epoch, conventional_seconds
+from rankcode.bench.grid import SPIKES, GridRow
 from rankcode.bench.listening import MAX_WORD_ALARMS, Point
 from rankcode.bench.listening_tracks import NOISE_LEVELS
 from rankcode.bench.steps import Measured
@@ -88,6 +89,23 @@ def plot_epochs(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> Figure:
         plain(axes)
     panels[0].set(ylabel="rank-coded ÷ conventional")
     panels[0].legend(frameon=False, loc="lower left")
+    return figure
+
+
+def plot_grid(found: Sequence[GridRow]) -> Figure:
+    """The ratio of `auto` against the time of conventional training and inference, a point for each shape."""
+    figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, mode in zip(panels, ("training", "inference"), strict=True):
+        rows = [each for each in found if each.mode == mode]
+        for number, spikes in enumerate(SPIKES):
+            ratios = [each.ratios["auto"][number] for each in rows]
+            axes.loglog([each.milliseconds for each in rows], ratios, ".", color=COLOURS[number], label=spikes)
+        axes.axhline(1, color=GREY, lw=1)
+        axes.set(title=mode, xlabel="conventional (ms)", yticks=TICKS, yticklabels=[f"{tick:g}" for tick in TICKS])
+        plain(axes)
+    panels[0].set(ylabel="auto ÷ conventional")
+    panels[0].legend(frameon=False)
     return figure
 
 

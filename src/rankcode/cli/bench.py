@@ -7,6 +7,7 @@ from typing import Literal
 
 from rankcode.bench.cases import Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
+from rankcode.bench.grid import grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
 from rankcode.bench.listening_tracks import make_tracks
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
@@ -32,6 +33,7 @@ class Bench:
 
         rankcode bench
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
+        rankcode bench --grid 64 --device cpu
         rankcode bench --epochs 20 --batch-sizes 512
         rankcode bench --streams 100 200 500 --device cpu
         rankcode bench --listen test --data data/speech-commands
@@ -53,6 +55,8 @@ class Bench:
     """Which engines. Default: all that can run here, except reference."""
     repeats: int = 15
     """How often each case is run."""
+    grid: int | None = None
+    """Measure so many shapes on a CPU instead, from tiny to large, with `auto` and every fast engine."""
     epochs: int | None = None
     """Measure whole trainings instead of single steps: seconds per epoch on speech over this many epochs, rank-coded
     and conventional."""
@@ -80,8 +84,9 @@ class Bench:
     def run(self) -> None:
         if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats), default=0) < 1:
             raise ValueError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
-        if self.epochs is not None and self.epochs < 1:
-            raise ValueError("--epochs must be at least 1")
+        for option in ("epochs", "grid"):
+            if (value := getattr(self, option)) is not None and value < 1:
+                raise ValueError(f"--{option} must be at least 1")
         if min(self.streams, default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams and --seconds must be at least 1")
         if not 0 < self.share <= 1:
@@ -89,9 +94,15 @@ class Bench:
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        from rankcode.bench.plot import plot_bench, plot_epochs, plot_listening, plot_streams
+        from rankcode.bench.plot import plot_bench, plot_epochs, plot_grid, plot_listening, plot_streams
 
         files = OutputFiles(self.output, "bench")
+        if self.grid is not None:
+            shapes_measured = list(measure_grid(grid_shapes(self.grid), self.repeats))
+            rows = [each._asdict() | {"shape": asdict(each.shape)} for each in shapes_measured]
+            files.write({"machine": machine("cpu"), "grid": rows}, plot_grid(shapes_measured))
+            print(grid_table(shapes_measured))
+            return say(f"wrote {files.json} and {files.png}")
         shapes = [
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
