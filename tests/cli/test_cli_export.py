@@ -33,6 +33,10 @@ def test_a_run_on_its_test_data(tmp_path, capsys):
     assert known["labels"] == ["high", "low"] and known["rule"]["kind"] == "OptimalStopping"
     assert known["rankcode"]["source"] == "run" and known["x"] == {"shape": [1], "dtype": "float64", "raw": True}
 
+
+def test_other_data_than_that_of_the_run(tmp_path, capsys):
+    data = two_levels(tmp_path / "levels.npz")
+    main(["train", data, "--model", "recurrent", "--epochs", "1", "--folder", str(tmp_path / "run"), *QUICK])
     out, _ = exported(capsys, tmp_path / "run", tmp_path / "levels.onnx", "--threshold", 0.9, "--on", data)
     assert "on 60 rows of the data" in out and about(tmp_path / "levels.onnx")["rule"]["threshold"] == 0.9
     (tmp_path / "levels.npz").unlink()

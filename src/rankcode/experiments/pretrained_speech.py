@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rankcode.cells import GRU, CausalConv, Stack
 from rankcode.data.sound_files import sound_blocks
-from rankcode.front_ends.audio import HIGHEST, LOWEST, Audio, LogMel, _tables
+from rankcode.front_ends.audio import HIGHEST, LOWEST, Audio, LogMel
 from rankcode.network import Network
 from rankcode.progress import Progress
 from rankcode.rules import Threshold
@@ -71,7 +71,7 @@ class Sounds(NamedTuple):
 
 def log_mel(samples: Tensor) -> Tensor:
     """Samples [rows, samples] to ln of power [rows, frames, bands], as `LogMel` in float32 and without rounding."""
-    window, filters = (table.to(samples) for table in _tables(SECOND, LOG_MEL.n_mels))
+    window, filters = (table.to(samples) for table in LOG_MEL.tables())
     half = LOG_MEL.window // 2
     spectrum = torch.fft.rfft(F.pad(samples, (half, half)).unfold(1, LOG_MEL.window, LOG_MEL.hop) * window)
     return ((spectrum.real**2 + spectrum.imag**2) @ filters + 1e-6).log().clamp(LOWEST, HIGHEST)
