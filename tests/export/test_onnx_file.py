@@ -202,6 +202,10 @@ def test_weights_in_8_bits(tmp_path):
     with pytest.raises(ArithmeticError, match="was not written: weights in 8 bits lose"):
         rc.export_onnx(network, tmp_path / "lossy.onnx", rc.Threshold(0.9), check_on=rows, int8=True)
     assert not (tmp_path / "lossy.onnx").exists()
+    unseen = rc.export_onnx(
+        network, tmp_path / "lossy.onnx", rc.Threshold(0.9), int8=True
+    )  # there are no right answers
+    assert unseen.checked_on == "random numbers" and unseen.path.exists()
 
 
 class Exported(nn.Module):

@@ -25,6 +25,7 @@ from rankcode.saving.description import describe
 from rankcode.saving.files import write_whole
 
 MAX_LOST = 0.003  # share of the answers that 8-bit weights may lose
+RANDOM = "random numbers"  # what a file is compared on where there is no data
 BEGINNING = b'{"rankcode": {'  # of the metadata: by this a file is told from one that something else wrote
 
 
@@ -108,7 +109,7 @@ def _raw_module(network: Network) -> Any:
 def _rows(step: Step, check_on: Any, count: int) -> tuple[Iterable[CheckRows], str]:
     """The rows to compare on, and what they are. The first are read at once, to find bad data before the work."""
     if check_on is None:
-        return [random_rows(step)], "random numbers"
+        return [random_rows(step)], RANDOM
     task = "train" in dir(check_on)  # hasattr would read the data
     rows = task_rows(step, check_on, count) if task else data_rows(step, check_on)
     try:
@@ -119,7 +120,7 @@ def _rows(step: Step, check_on: Any, count: int) -> tuple[Iterable[CheckRows], s
         if not task:
             raise
         warnings.warn(f"compared on random numbers, as the test data cannot be read: {error}", stacklevel=3)
-        return [random_rows(step)], "random numbers"
+        return [random_rows(step)], RANDOM
 
 
 def _check(agreement: Agreement, path: Path, checked_on: str) -> None:
@@ -129,7 +130,8 @@ def _check(agreement: Agreement, path: Path, checked_on: str) -> None:
             f"{path} was not written: it decides differently from PyTorch in {count} of {agreement.rows} rows of "
             f"{checked_on}; {first}"
         )
-    if agreement.lost > max(1, MAX_LOST * agreement.rows):
+    # Random numbers are often close to the border between two classes, where data is not.
+    if checked_on != RANDOM and agreement.lost > max(1, MAX_LOST * agreement.rows):
         raise ArithmeticError(
             f"{path} was not written: weights in 8 bits lose {agreement.lost} of {agreement.rows} answers on "
             f"{checked_on}; leave out int8=True"
