@@ -1,8 +1,5 @@
 """Pictures of the measurements."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -11,8 +8,6 @@ from rankcode.bench import plot
 from rankcode.bench.epochs import Epoch
 from rankcode.bench.steps import Measured
 from rankcode.bench.streams import Streams
-
-RESULTS = Path(__file__).parents[2] / "results" / "bench"
 
 
 def test_epochs_are_drawn_as_shares_of_conventional_ones():
@@ -31,19 +26,31 @@ def test_latencies_are_drawn_against_the_number_of_streams():
     assert set(limit.get_ydata()) == {50}
 
 
-@pytest.mark.parametrize(("file", "panels", "bars"), [("cpu", 2, 3), ("h200", 4, 5)])
-def test_steps_are_drawn_with_a_bar_for_each_engine_and_precision(file, panels, bars):
-    kept = [Measured(**each) for each in json.loads((RESULTS / f"{file}.json").read_text())["measured"]]
-    axes = plot.plot_bench(kept).axes
-    assert len(axes) == panels
-    labels = axes[0].get_legend_handles_labels()[1]
-    assert len(labels) == bars and ("triton, tf32 (captured)" in labels) == (file == "h200")
-    heights = [patch.get_height() for patch in axes[0].patches]
-    assert len(heights) == 4 * bars
-    size = min(each.batch_size for each in kept if each.mode == "training")
-    (own,) = [
-        each.ratio for each in kept
-        if (each.mode, each.batch_size, each.spikes, each.engine, each.precision)
-        == ("training", size, "all at T/4", "whole", "tf32" if file == "h200" else "float32")
-    ]  # fmt: skip
-    assert own in heights
+def _measured(batch_size, spikes, engine, precision, captured, ratio, gpu_ratio=None):
+    times = (10 * ratio, 9 * ratio, 11 * ratio)
+    return Measured(
+        "training", batch_size, spikes, engine, precision, captured, *times, 1.0, gpu_ratio, ratio, gpu_ratio, 0.25
+    )
+
+
+def test_steps_are_drawn_with_a_bar_for_each_engine_and_a_panel_for_each_batch_size():
+    found = [
+        _measured(size, spikes, engine, "float32", False, ratio)
+        for size in (128, 512)
+        for spikes in ("all at T", "all at T/4")
+        for engine, ratio in (("conventional", 1.0), ("cpu", 0.3), ("whole", 0.5))
+    ]
+    axes = plot.plot_bench(found).axes
+    assert [each.get_title() for each in axes] == ["batch size 128", "batch size 512"]
+    assert axes[0].get_legend_handles_labels()[1] == ["cpu", "whole"]
+    assert sorted(patch.get_height() for patch in axes[0].patches) == [0.3, 0.3, 0.5, 0.5]
+
+
+def test_a_captured_step_is_drawn_instead_of_the_launched_one_with_its_precision():
+    found = [
+        _measured(128, "all at T", "triton", precision, captured, ratio, 0.2)
+        for precision, captured, ratio in (("tf32", False, 0.9), ("tf32", True, 0.4), ("bfloat16", False, 0.7))
+    ]
+    axes = plot.plot_bench(found).axes[0]
+    assert axes.get_legend_handles_labels()[1] == ["triton, bfloat16", "triton, tf32 (captured)"]
+    assert sorted(patch.get_height() for patch in axes.patches) == [0.4, 0.7]
