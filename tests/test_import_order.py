@@ -28,6 +28,7 @@ ORDER = [
     "prediction streaming estimator",
     "export",
     "bench experiments",
+    "serve",
     "cli __main__",
 ]
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}

@@ -29,6 +29,7 @@ COMMANDS = {  # the class of each command is called like it, and lives in the mo
     "predict": "Answer recordings or series that have no labels.",
     "listen": "Recognise spoken words in sound files or from a microphone.",
     "export": "Write a network as an ONNX file, for other languages and browsers.",
+    "serve": "Show in a web page when a network answers, or start a service.",
     "data": "Download a public data set.",
     "compare": "Compare early classifiers, ours and others, on sets of series.",
     "bench": "Measure the speed of the engines on this machine.",
@@ -41,8 +42,7 @@ Recurrent networks that learn when to answer, and compute nothing after it.
 
 Commands:
 {"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
-Example:
-  rankcode train gestures.npz --folder runs/gestures
+Example: rankcode train gestures.npz --folder runs/gestures
 
 Options:
   --help     Show this text; rankcode COMMAND --help explains a command.

@@ -1,0 +1,1 @@
+"""`rankcode serve`: a web page that runs networks in the browser, and a service for many clients."""
