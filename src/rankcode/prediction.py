@@ -17,7 +17,7 @@ from torch import Tensor
 from rankcode.checks import checked_inputs, rows_named
 from rankcode.data.sources import BadData
 from rankcode.decision import Decision
-from rankcode.engines.long_row import decide_in_blocks
+from rankcode.engines.long_row import RowReader
 from rankcode.front_ends.protocol import FrontEnd, StoredRow
 from rankcode.inference import decide, inference, rule_for
 from rankcode.network import Network
@@ -157,9 +157,12 @@ def _decided(network: Network, front_end: Any, rows: list[StoredRow], rule: Rule
     device = next(network.parameters()).device
     long = _num_values(front_end, rows[0]) > BATCH_VALUES  # such a row is alone in its batch
     if long and device.type == "cpu" and network.checkpoints is None and hasattr(front_end, "input_blocks"):
-        blocks = front_end.input_blocks(rows[0].values, BLOCK_STEPS)
+        reader = RowReader(network, rule)
         with inference(network):
-            return decide_in_blocks(network, (checked_inputs(network, block, None)[0] for block in blocks), rule)
+            for block in front_end.input_blocks(rows[0].values, BLOCK_STEPS):
+                if (decision := reader.read(checked_inputs(network, block, None)[0])) is not None:
+                    return decision
+            return reader.finish()
     if len({row.values.shape[1:] for row in rows}) > 1:
         raise BadData("the rows differ in shape")
     kind = reduce(torch.promote_types, [row.values.dtype for row in rows])

@@ -7,7 +7,7 @@ from torch import nn
 import rankcode as rc
 from rankcode.engines import Choice, choose, run, whole
 
-BLOCKS = Choice("cpu", "PyTorch's own layers in blocks of steps, between which rows that have answered leave")
+BLOCKS = Choice("cpu", "blocks of steps, between which rows that have answered leave")
 WHOLE = Choice("whole", "so little work that leaving out steps saves nothing")
 ANY = Choice("stepwise", "runs any cell on any device")
 INPUTS = torch.randn(2, 3, 4)
@@ -28,11 +28,11 @@ def test_engines_are_chosen_by_name():
         rc.decide(lstm(), INPUTS, engine="fast")
 
 
-@pytest.mark.parametrize("engine", ["cpu", "triton"])
-def test_an_engine_that_cannot_run_a_network_says_why(engine):
+@pytest.mark.parametrize(("engine", "reason"), [("cpu", "reads one step at a time"), ("triton", "has no fused step")])
+def test_an_engine_that_cannot_run_a_network_says_why(engine, reason):
     if engine == "triton":
         pytest.importorskip("triton")
-    with pytest.raises(ValueError, match=f"^the engine {engine} cannot run this network: LIF has no fused step$"):
+    with pytest.raises(ValueError, match=f"^the engine {engine} cannot run this network: LIF {reason}$"):
         run(spiking(), INPUTS, torch.tensor([3, 3]), rc.Never(), "answer", engine)
 
 
@@ -50,3 +50,25 @@ def test_on_a_cpu_blocks_of_steps_run_what_has_them(rule):
         assert choose(lstm(), INPUTS, rule) == ANY
         assert "float32" in (whole.can_run(lstm(), INPUTS, rule) or "")
     assert whole.can_run(lstm(), INPUTS, rule) is None
+
+
+class Doubled(rc.cells.GRU):
+    """A user's cell: a GRU with another step."""
+
+    def forward(self, x_t, state):
+        return super().forward(2 * x_t, state)
+
+
+class DoubledInBlocks(Doubled):
+    def forward_sequence(self, inputs, state):
+        return super().forward_sequence(2 * inputs, state)
+
+
+def test_a_cell_whose_step_was_changed_is_read_step_by_step():
+    def chosen(cell):
+        return choose(rc.Network(rc.cells.Stack(rc.cells.CausalConv(4, 4, 2), cell), 3), INPUTS, rc.Never()).name
+
+    hooked = rc.cells.GRU(4, 5)
+    hooked.register_forward_hook(lambda *_: None)
+    assert chosen(rc.cells.GRU(4, 5)) == chosen(DoubledInBlocks(4, 5)) == "cpu"
+    assert chosen(Doubled(4, 5)) == chosen(hooked) == chosen(rc.cells.LIF(4, 5)) == "stepwise"

@@ -29,11 +29,17 @@ class Smoothed:
 
 
 IMAGES = {"in_channels": 1, "image_size": (4, 3)}
-FUSED = {
+IN_BLOCKS = {
     "lstm": lambda: rc.Network(cells.LSTM(12, 5), 3),
     "lstm of 2 layers": lambda: rc.Network(cells.LSTM(12, 5, num_layers=2), 3),
     "gru": lambda: rc.Network(cells.GRU(12, 5), 3, readout=nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))),
     "gru of 2 layers": lambda: rc.Network(cells.GRU(12, 5, num_layers=2), 3),
+    "convolutions below a gru": lambda: rc.Network(
+        cells.Stack(cells.CausalConv(12, 6, 2), cells.CausalConv(6, 6, 3, depthwise=True), cells.GRU(6, 5)), 3
+    ),
+    "stack in a stack": lambda: rc.Network(
+        cells.Stack(cells.Stack(cells.GRU(12, 4), cells.LSTM(4, 5)), cells.GRU(5, 4)), 3
+    ),
 }
 OTHERS = {
     "conv lstm": lambda: rc.Network(cells.ConvLSTM(hidden_channels=2, **IMAGES), 3),
@@ -42,9 +48,6 @@ OTHERS = {
     "conv lif": lambda: rc.Network(cells.ConvLIF(hidden_channels=4, pool_size=1, **IMAGES), 3),
     "spiking stack": lambda: rc.Network(
         cells.Stack(cells.ConvLIF(hidden_channels=3, **IMAGES), cells.LIF(36, 8), cells.LIF(8, 3, emits="membranes")), 3
-    ),
-    "stack in a stack": lambda: rc.Network(
-        cells.Stack(cells.Stack(cells.GRU(12, 4), cells.LSTM(4, 5)), cells.GRU(5, 4)), 3
     ),
 }
 RULES = {
@@ -56,7 +59,9 @@ RULES = {
     "never": rc.Never(),
     "user's": Smoothed(),
 }
-CASES = [(engine, kind) for engine in ENGINES[1:] for kind in FUSED | OTHERS if engine != "cpu" or kind in FUSED]
+CASES = [
+    (engine, kind) for engine in ENGINES[1:] for kind in IN_BLOCKS | OTHERS if engine != "cpu" or kind in IN_BLOCKS
+]
 
 
 def outcome(network, inputs, rule, keep, engine):
@@ -73,7 +78,7 @@ def outcome(network, inputs, rule, keep, engine):
 @pytest.mark.parametrize(("engine", "kind"), CASES)
 def test_an_engine_gives_what_the_reference_gives(engine, kind, rule):
     torch.manual_seed(5)
-    network, rule = (FUSED | OTHERS)[kind]().double(), RULES[rule]
+    network, rule = (IN_BLOCKS | OTHERS)[kind]().double(), RULES[rule]
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             parameter.mul_(0.0 if "bias" in name else 0.9 if kind == "glimpses" else 2.5)

@@ -44,8 +44,9 @@ class CausalConv(nn.Module):
     def forward_sequence(self, inputs: Tensor, state: CausalConvState) -> tuple[Tensor, CausalConvState]:
         window = torch.cat([state.inputs, inputs], 1)  # [rows, kernel_size - 1 + steps, input_size]
         if self.depthwise:
-            mixed = F.conv1d(window.mT, self.filters.T[:, None], groups=self.input_size).mT
-            features = self.linear(mixed)
+            # In two dimensions, of which one has size 1: on a CPU this is many times as fast as conv1d for many rows.
+            image, filters = window.mT[:, :, None], self.filters.T[:, None, None]
+            features = self.linear(F.conv2d(image, filters, groups=self.input_size)[:, :, 0].mT)
         else:
             filters = self.linear.weight.unflatten(1, (self.kernel_size, self.input_size)).mT
             features = F.conv1d(window.mT, filters, self.linear.bias).mT

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,6 +51,19 @@ class GatedLayers(nn.Module):
         """What the input and what the hidden state give to the gates, each [rows, gates · hidden_size]."""
         input_weight, hidden_weight, input_bias, hidden_bias = self.weights(layer)
         return F.linear(x, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
+
+    def run_layers(self, kernel: Any, inputs: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        """All steps [rows, steps, features] with PyTorch's own layers, `torch.lstm` or `torch.gru`: the features after
+        every step, and the parts of the state after the last."""
+        weights = [part for layer in range(self.num_layers) for part in self.weights(layer)]
+        before = [part.transpose(0, 1).contiguous() for part in state]
+        # bias, layers, dropout, train, bidirectional, batch_first
+        settings = (True, self.num_layers, 0.0, inputs.is_cuda and torch.is_grad_enabled(), False, False)
+        with warnings.catch_warnings() if inputs.is_cuda else nullcontext():  # entering it shows old warnings again
+            if inputs.is_cuda:
+                warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN copies them together, which is cheap
+            found = kernel(inputs.transpose(0, 1), before if len(before) > 1 else before[0], weights, *settings)
+        return [part.transpose(0, 1) for part in found]
 
     def extra_repr(self) -> str:
         return f"input_size={self.input_size}, hidden_size={self.hidden_size}, num_layers={self.num_layers}"

@@ -37,3 +37,7 @@ class GRU(GatedLayers):
                 x_t = torch.gru_cell(x_t, h, *self.weights(layer))
             hidden.append(x_t)
         return x_t, GRUState(joined(hidden))
+
+    def forward_sequence(self, inputs: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
+        features, hidden = self.run_layers(torch.gru, inputs, state)
+        return features, GRUState(hidden)

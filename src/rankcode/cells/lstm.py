@@ -38,3 +38,7 @@ class LSTM(GatedLayers):
             hidden.append(x_t)
             cell.append(c)
         return x_t, LSTMState(joined(hidden), joined(cell))
+
+    def forward_sequence(self, inputs: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        features, hidden, cell = self.run_layers(torch.lstm, inputs, state)
+        return features, LSTMState(hidden, cell)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from torch import Tensor, nn
 
 from rankcode.state import State
@@ -27,8 +30,15 @@ class Stack(nn.Module):
         return tuple(cell.initial_state(batch_size) for cell in self.cells)  # type: ignore[operator]
 
     def forward(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        return self._through(self.cells, x_t, state)
+
+    def forward_sequence(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        """Of cells that all have `forward_sequence`."""
+        return self._through([cell.forward_sequence for cell in self.cells], inputs, state)
+
+    def _through(self, steps: Iterable[Any], x: Tensor, state: State) -> tuple[Tensor, State]:
         states = []
-        for cell, below in zip(self.cells, state, strict=True):
-            x_t, after = cell(x_t, below)
+        for step, below in zip(steps, state, strict=True):
+            x, after = step(x, below)
             states.append(after)
-        return x_t, tuple(states)
+        return x, tuple(states)

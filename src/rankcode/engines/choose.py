@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from rankcode.engines import blockwise, cpu, reference, stepwise, triton, whole
-from rankcode.engines.run import Engine, Keep, Run, has_fused_step
+from rankcode.engines.run import Engine, Keep, Run, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -46,13 +46,13 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
                 "fused steps, and rows that have answered cost nothing",
                 triton.can_capture(network, inputs, rule),
             )
-        if has_fused_step(network) and whole.can_run(network, inputs, rule) is None:
+        if reads_sequences(network) and whole.can_run(network, inputs, rule) is None:
             reason = f"on a GPU PyTorch's own kernels are faster than a loop over steps; not triton: {why_not}"
             return Choice("whole", reason)
     if cpu.can_run(network, inputs, rule) is None:
         if cpu.is_single_block(network, inputs):
             return Choice("whole", "so little work that leaving out steps saves nothing")
-        return Choice("cpu", "PyTorch's own layers in blocks of steps, between which rows that have answered leave")
+        return Choice("cpu", "blocks of steps, between which rows that have answered leave")
     return Choice("stepwise", "runs any cell on any device")
 
 

@@ -1,7 +1,8 @@
-"""LSTM and GRU on a CPU: PyTorch's own layers in blocks of steps, and rows that have answered leave between blocks.
+"""Cells that read many steps at once, on a CPU: blocks of steps, and rows that have answered leave between blocks.
 
-Readout and rule are evaluated for all steps of a block at once. What was computed past an answer inside its block
-reaches neither outputs nor gradients. Time and memory follow the sum of steps read.
+LSTM and GRU run with PyTorch's own layers. Readout and rule are evaluated for all steps of a block at once. What was
+computed past an answer inside its block reaches neither outputs nor gradients. Time and memory follow the sum of steps
+read.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rankcode.cells import GRU, LSTM
+from rankcode.cells import LSTM
 from rankcode.engines.cpu_settings import is_small, run_with_settings
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, has_fused_step, planted_steps
+from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, planted_steps, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -27,8 +28,8 @@ STEP_COST = 100_000  # of one step, whatever the number of rows, in the same mul
 
 
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
-    if not has_fused_step(network):
-        return f"{type(network.cell).__name__} has no fused step"
+    if not reads_sequences(network):
+        return f"{type(network.cell).__name__} reads one step at a time"
     if inputs.device.type != "cpu":
         return f"the inputs are on {inputs.device}"
     if torch.is_autocast_enabled("cpu"):
@@ -45,7 +46,7 @@ def run(
         expected = np.sort(expected_steps.numpy())
     small, native = is_small(network.cell, inputs.shape[0]), _is_faster_without_onednn(network.cell, inputs)
     onednn = isinstance(network.cell, LSTM) and inputs.dtype == torch.float32 and not native
-    blocks = _Blocks(network.cell, inputs, expected, BLOCK_COST if onednn else NATIVE_BLOCK_COST)
+    blocks = _Blocks(network, inputs, expected, BLOCK_COST if onednn else NATIVE_BLOCK_COST)
     return run_with_settings(lambda: _read(network, blocks, lengths, rule, keep), small, native)
 
 
@@ -56,10 +57,11 @@ def is_single_block(network: Network, inputs: Tensor) -> bool:
     return isinstance(network.cell, LSTM) and steps * (STEP_COST + rows * weights) < BLOCK_COST
 
 
-def _is_faster_without_onednn(cell: LSTM | GRU, inputs: Tensor) -> bool:
+def _is_faster_without_onednn(cell: nn.Module, inputs: Tensor) -> bool:
     """oneDNN's LSTM always computes the gradient of its inputs, which takes long if these are large."""
-    needless = torch.is_grad_enabled() and not inputs.requires_grad and isinstance(cell, LSTM)
-    return needless and len(inputs) >= 64 and cell.input_size >= 256 and cell.hidden_size >= 32
+    if not isinstance(cell, LSTM) or not torch.is_grad_enabled() or inputs.requires_grad:
+        return False
+    return len(inputs) >= 64 and cell.input_size >= 256 and cell.hidden_size >= 32
 
 
 def _read(network: Network, blocks: _Blocks, lengths: Tensor, rule: Rule, keep: Keep) -> Run:
@@ -99,7 +101,7 @@ def _read(network: Network, blocks: _Blocks, lengths: Tensor, rule: Rule, keep: 
         live, ends = live[staying], ends[staying]
         if leaving.size and live.size:
             index = torch.from_numpy(staying)
-            blocks.layers.select(index)
+            blocks.select(index)
             rule_state = map_state(lambda part, at=index: part[at], rule_state)
     parts, row, step = zip(*entries, strict=True)
     logits, row, step = torch.cat(parts), np.concatenate(row), np.concatenate(step)
@@ -113,41 +115,19 @@ def _read(network: Network, blocks: _Blocks, lengths: Tensor, rule: Rule, keep: 
     return Run(decision, logits, torch.from_numpy(row), torch.from_numpy(step), lengths, keep)
 
 
-class TorchLayers:
-    """The layers of a cell, run block by block."""
-
-    def __init__(self, cell: LSTM | GRU, rows: int):
-        self.is_lstm = isinstance(cell, LSTM)
-        self.weights = [part for layer in range(cell.num_layers) for part in cell.weights(layer)]
-        # bias, layers, dropout, train, bidirectional, batch_first
-        self.settings = (True, cell.num_layers, 0.0, False, False, False)
-        zeros = self.weights[0].new_zeros(cell.num_layers, rows, cell.hidden_size)
-        self.state: Any = (zeros, zeros) if self.is_lstm else (zeros,)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features of a block, from its inputs [steps, rows, features]."""
-        if self.is_lstm:
-            features, *self.state = torch.lstm(x, self.state, self.weights, *self.settings)
-        else:
-            features, *self.state = torch.gru(x, self.state[0], self.weights, *self.settings)
-        return features
-
-    def select(self, staying: Tensor) -> None:
-        self.state = [part.index_select(1, staying) for part in self.state]
-
-
 class _Blocks:
     """Blocks of the inputs [rows, steps, features], and how many steps they have."""
 
-    def __init__(self, cell: LSTM | GRU, inputs: Tensor, expected: np.ndarray, cost: int):
-        self.layers, self.inputs = TorchLayers(cell, inputs.shape[0]), inputs.transpose(0, 1)
+    def __init__(self, network: Network, inputs: Tensor, expected: np.ndarray, cost: int):
+        self.cell, self.inputs, self.state = network.cell, inputs.transpose(0, 1), network.initial_state(len(inputs))
         self.expected, self.cost = expected, cost  # the steps at which rows answer, in order, and the cost of a block
         self.with_gradients = torch.is_grad_enabled()
         # The gradient of `unbind` takes linear time, that of indexing in every block quadratic time.
         self.columns = inputs.unbind(1) if self.with_gradients and inputs.requires_grad else None
-        self.row_cost = sum(part.numel() for part in self.layers.weights)
-        saved = 15 * cell.num_layers * cell.hidden_size + 4 * cell.input_size
-        self.values = saved if self.with_gradients else cell.input_size + cell.hidden_size
+        weights = list(self.cell.parameters())
+        self.row_cost = sum(part.numel() for part in weights)
+        units, features = sum(part.numel() for part in weights if part.dim() == 1) // 8, inputs[0, 0].numel()
+        self.values = 15 * units + 4 * features if self.with_gradients else units + features
 
     def next(self, live: np.ndarray, remaining: np.ndarray, first: int, certain: bool) -> Tensor:
         """Outputs [steps, live, units] of the next block. Rows answer after the `remaining` steps; unless this is
@@ -158,7 +138,12 @@ class _Blocks:
         x = x.index_select(1, torch.from_numpy(live))
         if self.with_gradients:
             x = _finite(x, remaining)
-        return self.layers.forward(x)
+        features, self.state = self.cell.forward_sequence(x.transpose(0, 1), self.state)
+        return features.transpose(0, 1)
+
+    def select(self, staying: Tensor) -> None:
+        """Read on with these rows only."""
+        self.state = map_state(lambda part: part.index_select(0, staying), self.state)
 
     def _guessed(self, remaining: np.ndarray, first: int) -> np.ndarray:
         """After how many steps rows will probably answer: as expected, or else one half spread evenly and one late."""

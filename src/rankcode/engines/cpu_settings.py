@@ -12,7 +12,7 @@ import torch
 
 from rankcode.engines.run import Run
 
-MIN_PARALLEL_SIZE = 2_000_000  # multiplications per gate and step, which take a tenth of a millisecond
+MIN_PARALLEL_SIZE = 7_000_000  # multiplications in a step, which take a tenth of a millisecond
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def run_with_settings(run: Callable[[], Run], small: bool, native: bool = False)
 def is_small(cell: Any, rows: int) -> bool:
     """Whether a step of a cell is so small that a second thread does not pay: it waits for the first at every step, and
     if another program keeps its core busy, a training step can take a hundred times as long."""
-    return rows * cell.hidden_size * (cell.input_size + cell.hidden_size) < MIN_PARALLEL_SIZE
+    return rows * sum(part.numel() for part in cell.parameters()) < MIN_PARALLEL_SIZE
 
 
 def _in_main_thread() -> bool:

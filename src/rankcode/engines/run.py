@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from rankcode.cells import GRU, LSTM
@@ -13,6 +14,7 @@ from rankcode.decision import Decision
 from rankcode.device_constants import cached
 from rankcode.network import Network
 from rankcode.rules import Rule, allowed
+from rankcode.state import State
 
 Keep = Literal["answer", "read"]
 
@@ -72,6 +74,40 @@ def has_fused_step(network: Network) -> bool:
     if network.checkpoints is not None:
         return False
     return type_before_parametrizations(cell) in (LSTM, GRU) and not (cell._forward_hooks or cell._forward_pre_hooks)
+
+
+def reads_sequences(network: Network) -> bool:
+    """Whether the cell, and every cell in it, computes many steps at once with `forward_sequence`. Not if hooks or a
+    subclass change its `forward` alone."""
+    if network.checkpoints is not None:
+        return False
+    cells = [part for part in network.cell.modules() if hasattr(part, "initial_state")]
+    return all(
+        _definer(cell, "forward_sequence") <= _definer(cell, "forward")
+        and not (cell._forward_hooks or cell._forward_pre_hooks)
+        for cell in cells
+    )
+
+
+def reads_in_blocks(network: Network) -> bool:
+    """Whether the network can fire at checkpoints only, and its cell reads many steps at once: up to the next."""
+    return network.checkpoints is not None and hasattr(network.cell, "forward_block")
+
+
+def _definer(cell: nn.Module, method: str) -> float:
+    """Which of a cell's classes, counted from its own upwards, defines a method."""
+    return next((place for place, kind in enumerate(type(cell).__mro__) if method in vars(kind)), math.inf)
+
+
+def read_steps(network: Network, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+    """The features after each of several steps, [rows, steps, …], and the state after the last."""
+    if inputs.shape[1] > 1 and reads_sequences(network) and not torch.is_autocast_enabled(inputs.device.type):
+        return network.cell.forward_sequence(inputs, state)
+    found = []
+    for x_t in inputs.unbind(1):
+        features, state = network.cell(x_t, state)
+        found.append(features)
+    return torch.stack(found, 1), state
 
 
 def planted_steps(rule: Any, lengths: Tensor) -> Tensor | None:

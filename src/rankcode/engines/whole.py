@@ -1,20 +1,25 @@
 """Whole sequences; the spike is found afterwards. LSTM and GRU run with PyTorch's own kernels (cuDNN on a GPU).
 
-This is what every other implementation of rank coding does: answering early saves nothing. But LSTM and GRU need no
-loop over steps, so on a GPU they are much faster than with `stepwise`.
+This is what every other implementation of rank coding does: answering early saves nothing. But cells with
+`forward_sequence` need no loop over steps, so on a GPU they are much faster than with `stepwise`.
 """
 
 from __future__ import annotations
 
-import warnings
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
-from rankcode.cells import GRU, LSTM
 from rankcode.engines.cpu_settings import is_small, run_with_settings
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, has_fused_step, planted_steps, table_of
+from rankcode.engines.run import (
+    Keep,
+    Run,
+    checked_fired,
+    decide_rows,
+    planted_steps,
+    read_steps,
+    reads_sequences,
+    table_of,
+)
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -23,7 +28,7 @@ from rankcode.state import map_state
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
     if network.checkpoints is not None:
         return "its readout changes from step to step"
-    if torch.is_autocast_enabled(inputs.device.type) and has_fused_step(network):
+    if torch.is_autocast_enabled(inputs.device.type) and reads_sequences(network):
         return "in mixed precision its state would not stay float32"
     return None
 
@@ -31,7 +36,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
-    if inputs.device.type == "cpu" and has_fused_step(network):
+    if inputs.device.type == "cpu" and reads_sequences(network):
         small = is_small(network.cell, inputs.shape[0])
         return run_with_settings(lambda: _run(network, inputs, lengths, rule, keep), small)
     return _run(network, inputs, lengths, rule, keep)
@@ -41,7 +46,7 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     rows, steps = inputs.shape[:2]
     row, step = torch.arange(rows, device=inputs.device), torch.arange(1, steps + 1, device=inputs.device)
     # Steps past a row's answer get a gradient of zero, and zero times NaN would be NaN.
-    features = _features(network, inputs.nan_to_num(0.0, 0.0, 0.0))  # [rows, steps, features…]
+    features, _ = read_steps(network, inputs.nan_to_num(0.0, 0.0, 0.0), network.initial_state(rows))
     planted = planted_steps(rule, lengths)
     if planted is not None and keep == "answer":  # logits are needed only where a row answers
         answered = planted.minimum(lengths)
@@ -60,29 +65,6 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
         return Run(decision, answers, row, answered, lengths, keep)
     row, before = (step <= answered[:, None]).nonzero(as_tuple=True)
     return Run(decision, logits[row, before], row, before + 1, lengths, keep)
-
-
-def _features(network: Network, inputs: Tensor) -> Tensor:
-    if has_fused_step(network):
-        return _with_kernels(network.cell, inputs)
-    found, state = [], network.initial_state(len(inputs))
-    for x_t in inputs.unbind(1):
-        features, state = network.cell(x_t, state)
-        found.append(features)
-    return torch.stack(found, 1)
-
-
-def _with_kernels(cell: LSTM | GRU, inputs: Tensor) -> Tensor:
-    weights = [part for layer in range(cell.num_layers) for part in cell.weights(layer)]
-    state = inputs.new_zeros(cell.num_layers, len(inputs), cell.hidden_size)
-    # bias, layers, dropout, train, bidirectional, batch_first
-    settings = (True, cell.num_layers, 0.0, torch.is_grad_enabled(), False, True)
-    with warnings.catch_warnings() if inputs.is_cuda else nullcontext():  # entering it shows old warnings again
-        if inputs.is_cuda:
-            warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN copies the weights together, which is cheap
-        if isinstance(cell, LSTM):
-            return torch.lstm(inputs, (state, state), weights, *settings)[0]
-        return torch.gru(inputs, state, weights, *settings)[0]
 
 
 def _spikes(network: Network, logits: Tensor, rule: Rule) -> Tensor:

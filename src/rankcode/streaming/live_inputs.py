@@ -41,11 +41,6 @@ class LiveInputs:
         return self.streams.take(rows, steps).to(self.device, self.dtype)
 
 
-def reads_in_blocks(network: Network) -> bool:
-    """Whether the network can fire at checkpoints only, and its cell reads many steps at once: up to the next."""
-    return network.checkpoints is not None and hasattr(network.cell, "forward_block")
-
-
 def _step_shape(cell: Any) -> tuple[int, ...] | None:
     """The shape of a step, if the cell says it."""
     size = getattr(cell, "input_size", None)

@@ -1,8 +1,8 @@
 """Many live sequences on one network, advanced together.
 
 Every stream has a slot in preallocated tensors: the state of the cell, the state of the rule, the last features. A tick
-reads the steps that are complete: a step of all streams that have one in one batched forward pass, then the next. A
-stream that has answered gives its slot back.
+reads the steps that are complete: one or a few of all streams that have them in one batched forward pass, then the
+next. A stream that has answered gives its slot back.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from rankcode.decision import Decision
-from rankcode.engines.run import checked_fired, decide_rows
+from rankcode.engines.run import checked_fired, decide_rows, read_steps, reads_in_blocks, reads_sequences
 from rankcode.inference import inference, rule_for
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state
-from rankcode.streaming.live_inputs import LiveInputs, reads_in_blocks
+from rankcode.streaming.live_inputs import LiveInputs
 
 MAX_BLOCK_STEPS = 256  # read at once where no checkpoint is near: bounds what waits in a pool
+STEPS_AT_ONCE = 4  # of cells that read many steps: fewer would take longer, more would read further past an answer
 MAX_BUFFERED_VALUES = 2**16  # of one stream by default: 4 seconds of sound at 16 kHz
 
 Answers = list[tuple[int, Decision]]
@@ -48,6 +49,7 @@ class StreamPool:
         self.network, self.rule = network, rule_for(network, rule)
         self.capacity, self.max_buffered = capacity, max_buffered
         self._inputs, self._in_blocks = LiveInputs(network, capacity, sample_rate), reads_in_blocks(network)
+        self._steps_at_once = STEPS_AT_ONCE if reads_sequences(network) else 1
         for slot in range(capacity):
             self._inputs.streams.reset(slot)
         with torch.no_grad():
@@ -130,10 +132,10 @@ class StreamPool:
         return answers
 
     def _blocks(self, waiting: np.ndarray) -> np.ndarray:
-        """How many steps each stream reads at once, of those that are complete: one, or if the network can fire at
-        checkpoints only, those up to the next, once they have all come."""
+        """How many steps each stream reads at once, of those that are complete: one or a few, or if the network can
+        fire at checkpoints only, those up to the next, once they have all come."""
         if not self._in_blocks:
-            return np.minimum(waiting, 1)
+            return np.minimum(waiting, self._steps_at_once)
         checkpoints = np.array([*(self.network.checkpoints or ()), np.iinfo(np.int64).max])
         following = checkpoints[np.searchsorted(checkpoints, self._steps, "right")]
         wanted = np.minimum(following - self._steps, MAX_BLOCK_STEPS)
@@ -145,12 +147,13 @@ class StreamPool:
         inputs, state = self._inputs.take(slots, steps), map_state(lambda part: part[at], self._state)
         if self._in_blocks:
             features, state = network.cell.forward_block(inputs, state)
+            features = features[:, None]
         else:
-            features, state = network.cell(inputs[:, 0], state)
+            features, state = read_steps(network, inputs, state)
         self._state = self._stored(self._state, at, state)
         if self._features is None:
-            self._features = features.new_empty(self.capacity, *features.shape[1:])
-        self._features = self._stored(self._features, at, features)
+            self._features = features.new_empty(self.capacity, *features.shape[2:])
+        self._features = self._stored(self._features, at, features[:, -1])
         self._steps[slots] += steps
         if network.checkpoints is not None:
             may_fire = np.isin(self._steps[slots], network.checkpoints)
@@ -158,15 +161,24 @@ class StreamPool:
             if len(slots) == 0:
                 return slots
             at = self._at(slots)
+        rows, read = features.shape[:2]
         step = torch.from_numpy(self._steps[slots]).to(at.device)
-        logits = network.logits(features, step)
-        result = self.rule(*network.activate(logits), step, map_state(lambda part: part[at], self._rule_state))
-        fired, rule_state = checked_fired(result, len(slots))
-        self._rule_state = self._stored(self._rule_state, at, rule_state)
-        spikes = fired.nonzero()[:, 0]
-        slots = slots[spikes.cpu().numpy()]
-        if len(slots):
-            self._answer(slots, logits[spikes], fired[spikes], answers)
+        logits = network.logits(features.flatten(0, 1), step).unflatten(0, (rows, read))
+        activations, probabilities = network.activate(logits)
+        state, spikes = map_state(lambda part: part[at], self._rule_state), []
+        for k in range(read):
+            result = self.rule(activations[:, k], probabilities[:, k], step - (read - 1 - k), state)
+            fired, state = checked_fired(result, rows)
+            spikes.append(fired)
+        self._rule_state = self._stored(self._rule_state, at, state)
+        fired = torch.stack(spikes, 1)
+        row = fired.any(1).nonzero()[:, 0]
+        if len(row) == 0:
+            return slots[:0]
+        first = fired[row].int().argmax(1)
+        slots = slots[row.cpu().numpy()]
+        self._steps[slots] -= (read - 1 - first).cpu().numpy()
+        self._answer(slots, logits[row, first], torch.ones_like(row, dtype=torch.bool), answers)
         return slots
 
     def _answer(self, slots: np.ndarray, logits: Tensor, fired: Tensor, answers: Answers) -> None:
