@@ -89,8 +89,25 @@ def test_samples_of_16_bits_are_those_of_a_file():
     audio, samples = front_end(1), (20_000 * sound(700)).astype(np.int16)
     expected = audio(audio.read(samples / np.float32(32768)).values[None])[0][0]
     assert steps_of(audio.stream(1), 0, samples, [13, 200]).equal(expected)
-    extremes = audio.stream(1).check(0, np.array([-32768, 32767], np.int16))
-    assert extremes.tolist() == [-1.0, 32767 / 32768]
+
+
+def test_packets_of_both_kinds_wait_together_and_their_buffer_can_be_reused():
+    audio, samples = front_end(1), (20_000 * sound(700)).astype(np.int16)
+    expected = audio(audio.read(samples / np.float32(32768)).values[None])[0][0]
+    streams, buffers = audio.stream(3), {np.int16: np.empty(70, np.int16), np.float32: np.empty(70, np.float32)}
+    for row in (2, 0):
+        streams.reset(row)
+    for number, packet in enumerate(samples.reshape(10, 70)):
+        for row in (2, 0):
+            buffer = buffers[np.int16 if (number + row) % 4 < 2 else np.float32]
+            buffer[:] = packet if buffer.dtype == np.int16 else packet / np.float32(32768)
+            streams.push(row, streams.check(row, buffer))
+            buffer[:] = 0
+    for row in (2, 0):
+        streams.finish(row)
+    assert streams.waiting().tolist() == [len(expected), 0, len(expected)]
+    for steps in streams.take(np.array([0, 2]), len(expected)):
+        assert steps.equal(expected)
 
 
 def test_a_stream_holds_less_than_a_window_and_the_context():

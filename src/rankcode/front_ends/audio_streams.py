@@ -31,13 +31,14 @@ class AudioStreams(InputStreams):
         self.audio, self.log_mel = audio, audio.log_mel
         self.pushed = np.zeros(rows, np.int64)
         self._samples = Queues(rows, (), torch.float64)
+        self._new: list[tuple[int, np.ndarray]] = []  # rows and their samples, which `waiting` adds to the queues
         self._frames = Queues(rows, (self.log_mel.n_mels,), torch.uint8)
 
     def check(self, row: int, raw: Any) -> np.ndarray:
         """Samples [samples] in −1…1, or of 16 bits."""
         samples = as_array(raw)
         if samples.ndim == 1 and samples.dtype == np.int16:
-            return samples * INT16_SCALE
+            return samples
         if samples.ndim != 1 or samples.dtype.kind != "f":
             raise ValueError(
                 f"samples are [samples] of floats in −1…1 or of int16, not {samples.dtype} {list(samples.shape)}"
@@ -50,15 +51,17 @@ class AudioStreams(InputStreams):
         return samples
 
     def push(self, row: int, items: np.ndarray) -> None:
-        self._samples.append(row, items)
-        self.pushed[row] += len(items)
+        if len(items):
+            self._new.append((row, items.copy()))  # the caller may reuse its buffer before they are read
+            self.pushed[row] += len(items)
 
     def finish(self, row: int) -> None:
         """Silence after the end, as for a whole recording: enough for one step at least."""
         silence = max(0, self.log_mel.shortest(self.audio.context) - int(self.pushed[row]))
-        self._samples.append(row, np.zeros(silence + self.log_mel.window // 2))
+        self._new.append((row, np.zeros(silence + self.log_mel.window // 2)))
 
     def waiting(self) -> np.ndarray:
+        self._queue_samples()
         self._compute_frames()
         return np.maximum(self._frames.lengths - 2 * self.audio.context, 0)
 
@@ -69,9 +72,25 @@ class AudioStreams(InputStreams):
 
     def reset(self, row: int) -> None:
         self.pushed[row] = 0
+        self._new = [new for new in self._new if new[0] != row]
         self._samples.clear(row)
         self._frames.clear(row)
         self._samples.append(row, np.zeros(self.log_mel.window // 2))
+
+    def _queue_samples(self) -> None:
+        """Add the new samples of all rows to their queues, in one operation: packets are many and small."""
+        if not self._new:
+            return
+        self._new.sort(key=lambda new: new[0])  # stable: the samples of a row stay in order
+        owners, parts = zip(*self._new, strict=True)
+        self._new = []
+        if all(part.dtype == np.int16 for part in parts):
+            samples = np.concatenate(parts) * INT16_SCALE
+        else:
+            samples = np.concatenate([part * INT16_SCALE if part.dtype == np.int16 else part for part in parts])
+        rows, first = np.unique(owners, return_index=True)
+        counts = np.add.reduceat([len(part) for part in parts], first)
+        self._samples.append_each(rows, counts, torch.from_numpy(samples.astype(np.float64, copy=False)))
 
     def _compute_frames(self) -> None:
         """The frames that are complete, of all rows together."""
