@@ -161,14 +161,11 @@ def student() -> Network:
 
 def logits_at_every_step(network: Network, inputs: Tensor) -> Tensor:
     """Logits [rows, steps, classes], with PyTorch's kernels."""
-    *convolutions, gru = network.cell.cells
     hidden = inputs
-    for cell in convolutions:
-        hidden = cell.forward_sequence(hidden, cell.initial_state(len(hidden)))[0]
-    weights = [part for layer in range(gru.num_layers) for part in gru.weights(layer)]
-    state = gru.initial_state(len(inputs)).hidden.transpose(0, 1).contiguous()
-    hidden = F.dropout(hidden, 0.1, network.training)
-    hidden = torch.gru(hidden, state, weights, True, gru.num_layers, 0.0, network.training, False, True)[0]
+    for cell in network.cell.cells:
+        rate = 0.1 if isinstance(cell, GRU) else 0.0
+        dropped = F.dropout(hidden, rate, network.training)
+        hidden, _ = cell.forward_sequence(dropped, cell.initial_state(len(dropped)))
     return network.readout(F.dropout(hidden, 0.2, network.training))
 
 
