@@ -27,12 +27,11 @@ ORDER = [
     "training",
     "prediction streaming estimator",
     "export",
-    "bench experiments",
-    "serve",
+    "bench experiments serve",
     "cli __main__",
 ]
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}
-MAY_NEED_EXTRAS = {"estimator", "plots", "bench", "experiments"}
+MAY_NEED_EXTRAS = {"estimator", "plots", "bench", "experiments", "serve"}
 CORE = {"rankcode", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
 EXTRAS = [
     "matplotlib",
@@ -45,6 +44,9 @@ EXTRAS = [
     "triton",
     "onnx",
     "onnxruntime",
+    "fastapi",
+    "uvicorn",
+    "websockets",
 ]
 
 

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable
 from typing import Any, TextIO
 
 EXTRAS = {  # the extra that installs a module
+    "fastapi": "serve",
+    "httptools": "serve",
     "matplotlib": "plots",
     "onnx": "onnx",
     "onnxruntime": "onnx",
@@ -20,6 +22,8 @@ EXTRAS = {  # the extra that installs a module
     "soxr": "audio",
     "tensorboard": "tensorboard",
     "triton": "triton",
+    "uvicorn": "serve",
+    "websockets": "serve",
 }
 # An argument as the library writes it, with or without its value; not a part of a path.
 ARGUMENT = re.compile(

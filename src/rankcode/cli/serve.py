@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
 
-from rankcode.cli.options import Flag
+from cyclopts import Group, Parameter
+
+from rankcode.cli.messages import say
+from rankcode.cli.options import Device, Flag, rule_at
+
+SERVICE = Parameter(group=Group("Service", sort_key=10))
+MIN_TOKEN = 16  # characters: shorter ones can be guessed
 
 
 @dataclass(frozen=True)
@@ -12,24 +21,88 @@ class Serve:
     """Open a web page that shows when a network answers. Everything runs in the browser: no sound leaves the computer.
 
     The page has the network that comes with rankcode, the tasks of the paper, and a place for a network of your own.
+    With --api, start a service for many clients instead: live streams over WebSocket, whole files over HTTP.
 
     For example:
 
         rankcode serve
         rankcode serve runs/gestures
+        rankcode serve --api
+        rankcode serve runs/gestures --api --host 0.0.0.0 --token-file token.txt
     """
 
     model: str | None = None
-    """Folder of a run, or a model file, to open in the page."""
+    """Folder of a run, or a model file. Default: the network that comes with rankcode."""
     _: KW_ONLY
     api: Flag = False
     """Start a service for many clients instead of the page."""
-    port: int = 0
-    """Port to listen on; 0 is any free one."""
+    port: int | None = None
+    """Port to listen on; 0 is any free one. Default: 8000 for the service, any free one for the page."""
     no_browser: Flag = False
     """Only print the address of the page."""
+    host: Annotated[str, SERVICE] = "127.0.0.1"
+    """Address to listen on. Others than this computer can reach the service only if you choose another, such as
+    0.0.0.0."""
+    token_file: Annotated[str | None, SERVICE] = None
+    """File with a token that clients must send. Default: the variable RANKCODE_TOKEN; without it, none is needed."""
+    allow_origin: Annotated[tuple[str, ...], SERVICE] = ()
+    """Origins of web pages that may use the service, such as https://example.org. Default: only its own."""
+    allow_host: Annotated[tuple[str, ...], SERVICE] = ()
+    """Names by which the service may be called, besides localhost and IP addresses."""
+    threshold: Annotated[float | None, SERVICE] = None
+    """θ to answer at. Default: that of the network."""
+    max_clients: Annotated[int, SERVICE] = 1000
+    """Connections at once."""
+    max_streams: Annotated[int | None, SERVICE] = None
+    """Streams at once. Default: for sound, as many as this computer can read in real time, which is measured when the
+    service starts; for other data 1024."""
+    streams_per_client: Annotated[int, SERVICE] = 64
+    """Streams at once on one connection."""
+    idle_seconds: Annotated[float, SERVICE] = 60
+    """Close a connection after so many seconds without a message."""
+    device: Annotated[Device, SERVICE] = "cpu"
 
     def run(self) -> None:
         if self.api:
-            raise ValueError("--api is not available yet")
+            return self._run_service()
         raise ValueError("the page is not available yet")
+
+    def _run_service(self) -> None:
+        from rankcode.saving.run_folder import load
+        from rankcode.serve.access import Access
+        from rankcode.serve.capacity import measured_streams
+        from rankcode.serve.json_logs import log_json
+        from rankcode.serve.limits import Limits
+        from rankcode.serve.served_model import ServedModel
+        from rankcode.serve.server import serve
+        from rankcode.serve.service import Service
+        from rankcode.training.distributed import own_device
+
+        name = self.model or "speech-commands"
+        network = load(name).to(own_device(self.device))
+        rule = None if self.threshold is None else rule_at(self.threshold, network)
+        model = ServedModel(network, Path(name).name, rule)
+        access = Access(frozenset({*self.allow_host, self.host}), frozenset(self.allow_origin), self._token())
+        limits = Limits(
+            clients=self.max_clients,
+            streams=self.max_streams or measured_streams(model),
+            streams_per_client=self.streams_per_client,
+            idle_seconds=self.idle_seconds,
+        )
+        log_json()
+        address = f"[{self.host}]" if ":" in self.host else self.host
+
+        def started(port: int) -> None:
+            say(f"serving {name} at http://{address}:{port}, up to {limits.streams:,} streams; Ctrl-C stops it")
+
+        serve(Service(model, limits, access), self.host, 8000 if self.port is None else self.port, started)
+
+    def _token(self) -> str | None:
+        """The token that clients must send; None: they need none."""
+        if self.token_file is None:
+            token, source = os.environ.get("RANKCODE_TOKEN"), "RANKCODE_TOKEN"
+        else:
+            token, source = Path(self.token_file).read_text().strip(), self.token_file
+        if token is not None and (len(token) < MIN_TOKEN or not (token.isascii() and token.isprintable())):
+            raise ValueError(f"the token in {source} must have at least {MIN_TOKEN} characters, all of them ASCII")
+        return token

@@ -1,0 +1,44 @@
+"""How many streams of sound this computer can read in real time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankcode.engines.cpu_settings import single_thread_if
+from rankcode.rules import Never
+from rankcode.serve.limits import Limits
+from rankcode.serve.served_model import ServedModel
+from rankcode.serve.stream_worker import TICK_SECONDS
+from rankcode.streaming import StreamPool
+
+TRIED_STREAMS = 128
+TRIED_TICKS = 12
+WARM_UP_SECONDS = 0.3  # of sound, before a stream reads its first step
+SHARE = 0.7  # of the time that streams may take; receiving and answering messages needs the rest
+
+
+def measured_streams(model: ServedModel) -> int:
+    """As many streams as can be read in a share of the time in which their sound arrives, and at most
+    `Limits().clients`; for other data than sound, the default of `Limits`."""
+    if model.sample_rate is None:
+        return Limits().streams
+    front_end: Any = model.network.front_end
+    rate = front_end.sample_rate
+    pool = StreamPool(model.network, Never(), TRIED_STREAMS)
+    streams = [pool.open() for _ in range(TRIED_STREAMS)]
+    noise = (3000 * np.random.default_rng(0).standard_normal(rate)).astype(np.int16)
+    spent = []
+    with single_thread_if(next(model.network.parameters()).device.type == "cpu"), torch.inference_mode():
+        for tick in range(-1, TRIED_TICKS):
+            begun = time.perf_counter()
+            for stream in streams:
+                pool.push(stream, noise[: round((TICK_SECONDS if tick >= 0 else WARM_UP_SECONDS) * rate)])
+            pool.tick()
+            spent.append(time.perf_counter() - begun)
+    possible = SHARE * TICK_SECONDS / (statistics.median(spent[2:]) / TRIED_STREAMS)
+    return max(1, min(int(possible), Limits().clients))

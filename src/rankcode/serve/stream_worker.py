@@ -1,0 +1,308 @@
+"""The one thread that reads all streams.
+
+The event loop only appends messages to `inbox`. Every TICK_SECONDS the worker takes them out, adds their data to the
+streams of a `StreamPool`, advances the pool once for all of them, and returns the answers to the event loop in one
+batch. A stream advances by at most ITEMS of its data in a tick, so a client that sends a lot at once waits for itself
+and not the others for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from rankcode.decision import Decision
+from rankcode.prediction import named_answers
+from rankcode.serve.json_logs import log
+from rankcode.serve.limits import Limits
+from rankcode.serve.metrics import Metrics
+from rankcode.serve.served_model import ServedModel
+from rankcode.serve.wire_format import Close, records
+from rankcode.streaming import StreamPool
+
+TICK_SECONDS = 0.02
+MAX_STEPS_PER_TICK = 16  # of one stream, where a step is an item of its data
+MAX_SOUND_PER_TICK = 0.1  # seconds of one stream: five times what comes in real time
+LAG_MEMORY = 0.9  # share of the earlier lag in its moving average: about ten ticks
+
+
+class LiveStream:
+    """A stream of a client: its id in the pool, and its data that the pool has not got yet."""
+
+    __slots__ = ("begun", "client", "ended", "id", "items", "number", "waiting")
+
+    def __init__(self, client: ClientStreams, number: int, id: int, begun: float):
+        self.client, self.number, self.id, self.begun = client, number, id, begun
+        self.waiting: deque[bytes] = deque()
+        self.items = 0  # that the pool has got
+        self.ended = False  # by the client
+
+
+class ClientStreams:
+    """The streams of one connection. `received` belongs to the event loop, everything else to the worker."""
+
+    def __init__(self, dtype: str, item_bytes: int):
+        self.dtype, self.item_bytes = dtype, item_bytes
+        self.received = 0  # bytes of messages
+        self.read = 0  # of these, bytes that wait for the pool no more
+        self.live: dict[int, LiveStream] = {}  # by number
+        self.last = -1  # the highest number so far
+        self.admitted = 0  # the most streams that it had at once
+        self.attempts = self.attempts_at = 0  # streams begun, or refused, in the tick of this number
+        self.closed = False
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be read."""
+        return self.received - self.read
+
+
+class Outcome(NamedTuple):
+    """Something to tell a client: a message, or that its connection is to be closed."""
+
+    client: ClientStreams
+    text: str
+    close: Close | None = None
+
+
+class StreamWorker:
+    """Reads all streams in one thread. `deliver` is called in that thread with what the clients are to be told."""
+
+    def __init__(self, model: ServedModel, limits: Limits, metrics: Metrics, deliver: Callable[[list[Outcome]], None]):
+        self.model, self.limits, self.metrics, self.deliver = model, limits, metrics, deliver
+        rate = model.sample_rate
+        self.items_per_tick = MAX_STEPS_PER_TICK if rate is None else max(1, round(MAX_SOUND_PER_TICK * rate))
+        self.inbox: deque[tuple[float, ClientStreams, Any]] = deque()
+        self.lag = 0.0  # seconds, a moving average, from the inbox to the end of the tick
+        self.loop_lag = 0.0  # how late the event loop is, which fills the inbox
+        self.overloaded = False
+        self._pool = self._new_pool()
+        self._streams: dict[int, LiveStream] = {}  # by id in the pool
+        self._active: dict[int, LiveStream] = {}  # those that have data for the pool, or have ended
+        self._outcomes: list[Outcome] = []
+        self._ticks = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the tick that is being computed."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def live_streams(self) -> int:
+        return len(self._streams)
+
+    @property
+    def room(self) -> bool:
+        """Whether a new client could start a stream."""
+        return not self.overloaded and len(self._streams) < self.limits.streams
+
+    # Called by the event loop
+
+    def data(self, client: ClientStreams, message: bytes) -> None:
+        client.received += len(message)
+        self.inbox.append((time.monotonic(), client, message))
+
+    def finish(self, client: ClientStreams, number: int) -> None:
+        self.inbox.append((time.monotonic(), client, number))
+
+    def leave(self, client: ClientStreams) -> None:
+        """The connection of the client has ended."""
+        self.inbox.append((time.monotonic(), client, None))
+
+    # The thread
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            due = max(due + TICK_SECONDS, time.monotonic())
+            try:
+                self._tick()
+            except Exception:  # a fault of ours: the streams are lost, the service goes on
+                self.metrics.failures.add()
+                log("the streams failed", logging.ERROR, exc_info=True)
+                clients = {id(stream.client): stream.client for stream in self._streams.values()}
+                self._outcomes += [Outcome(each, "internal error", Close.INTERNAL) for each in clients.values()]
+                self._streams, self._active, self._pool = {}, {}, self._new_pool()
+            if self._outcomes:
+                outcomes, self._outcomes = self._outcomes, []
+                self.deliver(outcomes)
+
+    def _new_pool(self) -> StreamPool:
+        return StreamPool(self.model.network, self.model.rule, self.limits.streams, max_buffered=self.items_per_tick)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        begun = time.monotonic()
+        oldest = self.inbox[0][0] if self.inbox else begun
+        for _ in range(len(self.inbox)):  # not those that arrive in the meantime
+            _, client, message = self.inbox.popleft()
+            if client.closed:
+                continue
+            if isinstance(message, bytes):
+                self._add(client, message, begun)
+            elif message is None:
+                self._drop(client)
+            else:
+                self._end(client, message)
+        self._end_old(begun)
+        if self._active:
+            for stream in list(self._active.values()):
+                self._push(stream)
+            self._answer(self._pool.tick())
+            now = time.monotonic()
+            self.metrics.tick.add(now - begun)
+            self.metrics.lag.add(now - oldest)
+            self._set_lag(LAG_MEMORY * self.lag + (1 - LAG_MEMORY) * (now - oldest))
+        else:
+            self._set_lag(LAG_MEMORY * self.lag)
+
+    def _set_lag(self, lag: float) -> None:
+        self.lag = lag
+        limit = self.limits.lag_ms / 1000
+        overloaded = lag + self.loop_lag > (
+            0.7 * limit if self.overloaded else limit
+        )  # does not change with every tick
+        if overloaded != self.overloaded:
+            self.overloaded = overloaded
+            event = "overloaded" if overloaded else "no longer overloaded"
+            log(event, lag_ms=round(1000 * lag), loop_lag_ms=round(1000 * self.loop_lag), streams=len(self._streams))
+
+    def _add(self, client: ClientStreams, message: bytes, now: float) -> None:
+        """Hand the data of a message to its streams."""
+        kept = 0
+        try:
+            for number, data in records(message):
+                stream = client.live.get(number) or self._begin(client, number, now)
+                if stream is None or stream.ended:
+                    continue
+                if len(data) % client.item_bytes:
+                    shape = list(self.model.step_shape or ()) or ""
+                    self._fail(stream, f"{len(data):,} bytes are not a whole number of {client.dtype}{shape}")
+                elif len(data):
+                    stream.waiting.append(data)
+                    kept += len(data)
+                    self._active[stream.id] = stream
+        except ValueError as error:
+            self._outcomes.append(Outcome(client, str(error), Close.INVALID))
+            self._drop(client)
+        client.read += len(message) - kept
+
+    def _begin(self, client: ClientStreams, number: int, now: float) -> LiveStream | None:
+        """The stream of this number, if it is a new one and there is room for it."""
+        if number <= client.last:
+            return None  # it has ended
+        client.last = number
+        client.attempts = client.attempts + 1 if client.attempts_at == self._ticks else 1
+        client.attempts_at = self._ticks
+        if client.attempts > self.limits.streams_per_client:  # each costs time, even one that is refused
+            raise ValueError(f"a connection may have {self.limits.streams_per_client} streams at once")
+        full = len(self._streams) >= self.limits.streams
+        if full or (self.overloaded and len(client.live) >= client.admitted):
+            self.metrics.refused.add(of="capacity" if full else "overload")
+            self._tell(client, "error", number, error="busy", text="the service is busy: try again later")
+            return None
+        if len(client.live) >= self.limits.streams_per_client:
+            raise ValueError(f"a connection may have {self.limits.streams_per_client} streams at once")
+        stream = LiveStream(client, number, self._pool.open(), now)
+        client.live[number] = self._streams[stream.id] = stream
+        client.admitted = max(client.admitted, len(client.live))
+        self.metrics.streams.add()
+        return stream
+
+    def _end(self, client: ClientStreams, number: int) -> None:
+        """The client has sent all of this stream."""
+        if (stream := client.live.get(number)) is not None:
+            stream.ended = True
+            self._active[stream.id] = stream
+        elif number > client.last:
+            client.last = number
+            self._tell(client, "error", number, error="bad data", text="the stream was finished before any data came")
+
+    def _end_old(self, now: float) -> None:
+        """End streams that take too long. They are in the order in which they began."""
+        while self._streams:
+            stream = next(iter(self._streams.values()))
+            if now - stream.begun <= self.limits.stream_seconds:
+                break
+            self._fail(stream, f"a stream may last {self.limits.stream_seconds:g} s", "too long")
+
+    def _push(self, stream: LiveStream) -> None:
+        """Give the pool as much of the data of a stream as it reads in a tick."""
+        model, client = self.model, stream.client
+        room = self.items_per_tick * client.item_bytes
+        parts = []
+        while stream.waiting and room:
+            part = stream.waiting.popleft()
+            if len(part) > room:
+                stream.waiting.appendleft(part[room:])
+                part = part[:room]
+            parts.append(part)
+            room -= len(part)
+        try:
+            if parts:
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                client.read += len(data)
+                items = model.items(data, client.dtype)
+                self._pool.push(stream.id, items)
+                stream.items += len(items)
+            if stream.ended and not stream.waiting:
+                if stream.items == 0:
+                    raise ValueError("the stream was finished before any data came")
+                self._pool.finish(stream.id)
+        except ValueError as error:
+            return self._fail(stream, str(error))
+        if not stream.waiting:
+            del self._active[stream.id]
+
+    def _answer(self, answers: list[tuple[int, Decision]]) -> None:
+        if not answers:
+            return
+        streams = [self._streams[id] for id, _ in answers]
+        decision = Decision(*map(torch.cat, zip(*(each for _, each in answers), strict=True)))
+        decision = Decision(*(part.cpu() for part in decision))
+        found = named_answers(self.model.network, decision, [stream.items for stream in streams])
+        for stream, answer in zip(streams, found, strict=True):
+            self._forget(stream)
+            self.metrics.decisions.add(of=str(answer.fired).lower())
+            self._tell(stream.client, "decision", stream.number, **answer._asdict())
+
+    def _fail(self, stream: LiveStream, text: str, error: str = "bad data") -> None:
+        """End a stream without an answer; the other streams of its connection go on."""
+        self._pool.close(stream.id)
+        self._forget(stream)
+        self.metrics.errors.add()
+        self._tell(stream.client, "error", stream.number, error=error, text=text)
+
+    def _drop(self, client: ClientStreams) -> None:
+        """End all streams of a connection."""
+        client.closed = True
+        for stream in list(client.live.values()):
+            self._pool.close(stream.id)
+            self._forget(stream)
+
+    def _forget(self, stream: LiveStream) -> None:
+        del self._streams[stream.id], stream.client.live[stream.number]
+        self._active.pop(stream.id, None)
+        stream.client.read += sum(map(len, stream.waiting))
+        stream.waiting.clear()
+
+    def _tell(self, client: ClientStreams, kind: str, stream: int, **content: Any) -> None:
+        self._outcomes.append(Outcome(client, json.dumps({"type": kind, "stream": stream, **content})))
