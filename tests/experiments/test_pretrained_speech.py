@@ -64,7 +64,7 @@ def test_steps_of_the_network_are_those_of_the_kernels():
 
 
 def test_a_short_training_gives_a_model_like_the_one_that_ships(sounds, tmp_path):
-    network = speech.pretrain(sounds, epochs=1, batch_size=12)
+    (network,) = speech.pretrain(sounds, epochs=1, batch_size=12)
     rc.save(network, tmp_path / "model.safetensors")
     loaded, shipped = rc.load(tmp_path / "model.safetensors"), rc.load("speech-commands")
     assert {name: part.shape for name, part in loaded.state_dict().items()} == {
@@ -73,3 +73,16 @@ def test_a_short_training_gives_a_model_like_the_one_that_ships(sounds, tmp_path
     assert (loaded.rule, loaded.label_names) == (shipped.rule, shipped.label_names)
     assert loaded.front_end.log_mel == shipped.front_end.log_mel
     assert rc.predict(loaded, sounds.samples[0].float().numpy() / 32768)[0].label in speech.LABELS
+
+
+def test_a_network_is_scored_with_its_best_threshold(sounds, monkeypatch):
+    network = speech.student().eval()
+    network.front_end, network.label_names = rc.load("speech-commands").front_end, speech.LABELS
+    never = speech.score(network, sounds)  # it is not sure of anything, and hears everything
+    assert never.milliseconds == pytest.approx((1000 + 562.5) / 2) and never.threshold == speech.THRESHOLDS[0]
+    with torch.no_grad():
+        network.readout.weight.zero_()
+        network.readout.bias[speech.SILENCE] = 20.0
+    always = speech.score(network, sounds)  # silence at once, which counts as unknown
+    assert always.accuracy == pytest.approx((sounds.labels == speech.UNKNOWN).float().mean().item())
+    assert always[1:4] == pytest.approx((0.1, 0.0, 12.5))
