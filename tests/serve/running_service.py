@@ -206,14 +206,20 @@ class Bystanders:
         return self
 
     def __exit__(self, kind, *_):
-        before = len(self.waits)
-        if kind is None:
-            wait_until(lambda: len(self.waits) > before + 3 or self.wrong, 20)  # they are still served
         self.ending.set()
         for thread in self.threads:
             thread.join(20)
         if kind is None:
-            assert self.wrong == [] and max(self.waits) < self.slowest, (self.wrong, self.waits)
+            self.check()
+
+    def check(self):
+        assert self.wrong == [] and self.waits and max(self.waits) < self.slowest, (self.wrong, self.waits)
+
+    def are_served(self, answers=3):
+        """Wait until so many more answers have come, and check them all."""
+        before = len(self.waits)
+        wait_until(lambda: len(self.waits) >= before + answers or self.wrong, 20)
+        self.check()
 
     def _run(self, number):
         try:

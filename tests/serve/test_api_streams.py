@@ -163,7 +163,7 @@ def test_streams_of_a_client_that_leaves_are_freed(server):
 def test_over_capacity_newcomers_are_refused_and_the_others_go_on():
     recording = next(iter(sounds(1, seed=3)))
     (expected,) = expected_answers(small_network(), [recording])
-    with running(streams=2) as server, Client(server.url, "int16") as first, Client(server.url, "int16") as second:
+    with running(max_streams=2) as server, Client(server.url, "int16") as first, Client(server.url, "int16") as second:
         third = Client(server.url, "int16")
         first.push(recording[:200])
         second.push(recording[:200])

@@ -71,7 +71,6 @@ class Serve:
         from rankcode.saving.run_folder import load
         from rankcode.serve.access import Access
         from rankcode.serve.capacity import measured_streams
-        from rankcode.serve.json_logs import log_json
         from rankcode.serve.limits import Limits
         from rankcode.serve.served_model import ServedModel
         from rankcode.serve.server import serve
@@ -84,16 +83,15 @@ class Serve:
         model = ServedModel(network, Path(name).name, rule)
         access = Access(frozenset({*self.allow_host, self.host}), frozenset(self.allow_origin), self._token())
         limits = Limits(
-            clients=self.max_clients,
-            streams=self.max_streams or measured_streams(model),
+            max_clients=self.max_clients,
+            max_streams=self.max_streams or measured_streams(model),
             streams_per_client=self.streams_per_client,
             idle_seconds=self.idle_seconds,
         )
-        log_json()
         address = f"[{self.host}]" if ":" in self.host else self.host
 
         def started(port: int) -> None:
-            say(f"serving {name} at http://{address}:{port}, up to {limits.streams:,} streams; Ctrl-C stops it")
+            say(f"serving {name} at http://{address}:{port}, up to {limits.max_streams:,} streams; Ctrl-C stops it")
 
         serve(Service(model, limits, access), self.host, 8000 if self.port is None else self.port, started)
 

@@ -92,7 +92,7 @@ def http_app(service: Service) -> Any:
         gauges = {
             "rankcode_clients": ("WebSocket connections now.", len(service.clients)),
             "rankcode_streams": ("Streams now.", worker.live_streams),
-            "rankcode_streams_limit": ("Streams that are possible at once.", service.limits.streams),
+            "rankcode_streams_limit": ("Streams that are possible at once.", service.limits.max_streams),
             "rankcode_paused_clients": ("Clients that are not read from, as they sent too much.", len(service.paused)),
             "rankcode_lag_average_seconds": ("Moving average of the lag.", worker.lag + worker.loop_lag),
             "rankcode_overloaded": ("1 while new clients are refused because of the lag.", int(worker.overloaded)),
@@ -199,6 +199,8 @@ class Guarded:
                 status = message["status"]
                 given = {name for name, _ in message.get("headers", ())}
                 more = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                if status >= 400:
+                    more.append((b"connection", b"close"))  # else the rest of a refused upload would be read
                 headers = [*message.get("headers", ()), *(each for each in more if each[0] not in given)]
                 message = {**message, "headers": headers}
             await send(message)

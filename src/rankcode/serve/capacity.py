@@ -24,9 +24,9 @@ SHARE = 0.7  # of the time that streams may take; receiving and answering messag
 
 def measured_streams(model: ServedModel) -> int:
     """As many streams as can be read in a share of the time in which their sound arrives, and at most
-    `Limits().clients`; for other data than sound, the default of `Limits`."""
+    `Limits().max_clients`; for other data than sound, the default of `Limits`."""
     if model.sample_rate is None:
-        return Limits().streams
+        return Limits().max_streams
     front_end: Any = model.network.front_end
     rate = front_end.sample_rate
     pool = StreamPool(model.network, Never(), TRIED_STREAMS)
@@ -41,4 +41,4 @@ def measured_streams(model: ServedModel) -> int:
             pool.tick()
             spent.append(time.perf_counter() - begun)
     possible = SHARE * TICK_SECONDS / (statistics.median(spent[2:]) / TRIED_STREAMS)
-    return max(1, min(int(possible), Limits().clients))
+    return max(1, min(int(possible), Limits().max_clients))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 class Limits:
     """Beyond these a client is slowed down or refused. Each bounds the memory or the time that others would lose."""
 
-    clients: int = 1000
+    max_clients: int = 1000
     """WebSocket connections at once."""
-    streams: int = 1024
+    max_streams: int = 1024
     """Streams at once, of all clients together."""
     streams_per_client: int = 64
     """Streams at once on one connection."""

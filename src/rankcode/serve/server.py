@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rankcode.serve.api import http_app
 from rankcode.serve.connection import StreamConnection
-from rankcode.serve.json_logs import log
+from rankcode.serve.json_logs import log, log_json
 from rankcode.serve.service import Service
 
 REQUEST_SECONDS = 10.0  # in which a new connection has to send the head of a request
@@ -54,7 +54,7 @@ class SignalledServer(uvicorn.Server):
         await super().startup(sockets)
         port = (sockets or self.servers[0].sockets)[0].getsockname()[1]
         model = self.service.model
-        log("started", port=port, model=model.name, version=model.version, streams=self.service.limits.streams)
+        log("started", port=port, model=model.name, version=model.version, streams=self.service.limits.max_streams)
         if self.on_start is not None:
             self.on_start(port)
 
@@ -83,7 +83,7 @@ def make_server(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=service.limits.clients + 100,  # HTTP connections beyond these get 503
+        limit_concurrency=service.limits.max_clients + 100,  # HTTP connections beyond these get 503
         timeout_keep_alive=5,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
@@ -93,11 +93,15 @@ def make_server(
 def serve(service: Service, host: str, port: int, started: Callable[[int], None] | None = None) -> None:
     """Listen until a signal comes."""
     _check_free(host, port)
-    _allow_open_files(service.limits.clients + FILES_BESIDES_CLIENTS)
+    log_json()
+    _allow_open_files(service.limits.max_clients + FILES_BESIDES_CLIENTS)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # what was loaded stays: looking through it again and again would stop all streams for 50 ms
-    make_server(service, host, port, started).run()
+    try:
+        make_server(service, host, port, started).run()
+    finally:
+        gc.unfreeze()
 
 
 def _check_free(host: str, port: int) -> None:

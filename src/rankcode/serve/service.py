@@ -63,7 +63,7 @@ class Service:
             return "the streams are not read"
         if self.worker.overloaded:
             return "overload"
-        return "capacity" if self.worker.live_streams >= self.limits.streams else ""
+        return "capacity" if self.worker.live_streams >= self.limits.max_streams else ""
 
     def refusal(self, headers: Mapping[str, str], path: str) -> Refusal | None:
         """Why a new connection is refused; None: it is not."""
@@ -71,7 +71,7 @@ class Service:
             return Refusal(404, "path", f"streams are at {PATH}")
         if (refused := self.access.refusal(headers)) is not None:
             return refused
-        busy = self.not_ready or ("clients" if len(self.clients) >= self.limits.clients else "")
+        busy = self.not_ready or ("clients" if len(self.clients) >= self.limits.max_clients else "")
         return Refusal(503, busy, "the service is busy: try again later") if busy else None
 
     # Connections

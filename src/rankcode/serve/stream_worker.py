@@ -111,7 +111,7 @@ class StreamWorker:
     @property
     def room(self) -> bool:
         """Whether a new client could start a stream."""
-        return not self.overloaded and len(self._streams) < self.limits.streams
+        return not self.overloaded and len(self._streams) < self.limits.max_streams
 
     # Called by the event loop
 
@@ -138,15 +138,19 @@ class StreamWorker:
             except Exception:  # a fault of ours: the streams are lost, the service goes on
                 self.metrics.failures.add()
                 log("the streams failed", logging.ERROR, exc_info=True)
-                clients = {id(stream.client): stream.client for stream in self._streams.values()}
-                self._outcomes += [Outcome(each, "internal error", Close.INTERNAL) for each in clients.values()]
+                for client in {stream.client for stream in self._streams.values()}:
+                    client.closed = True
+                    client.live.clear()
+                    self._outcomes.append(Outcome(client, "internal error", Close.INTERNAL))
                 self._streams, self._active, self._pool = {}, {}, self._new_pool()
             if self._outcomes:
                 outcomes, self._outcomes = self._outcomes, []
                 self.deliver(outcomes)
 
     def _new_pool(self) -> StreamPool:
-        return StreamPool(self.model.network, self.model.rule, self.limits.streams, max_buffered=self.items_per_tick)
+        return StreamPool(
+            self.model.network, self.model.rule, self.limits.max_streams, max_buffered=self.items_per_tick
+        )
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -214,7 +218,7 @@ class StreamWorker:
         client.attempts_at = self._ticks
         if client.attempts > self.limits.streams_per_client:  # each costs time, even one that is refused
             raise ValueError(f"a connection may have {self.limits.streams_per_client} streams at once")
-        full = len(self._streams) >= self.limits.streams
+        full = len(self._streams) >= self.limits.max_streams
         if full or (self.overloaded and len(client.live) >= client.admitted):
             self.metrics.refused.add(of="capacity" if full else "overload")
             self._tell(client, "error", number, error="busy", text="the service is busy: try again later")
