@@ -19,13 +19,12 @@ import numpy as np
 from rankcode.data.sound_files import sound_blocks, sound_files
 from rankcode.data.sources import BadData
 from rankcode.tasks.sound_collection import NOISE
-from rankcode.tasks.speech_commands import KEYWORDS, recordings
+from rankcode.tasks.speech_commands import KEYWORDS, NOISE_PARTS, recordings
 
 RATE = 16_000
 LOUDNESS = -23.0  # of a word, in dB of full scale: the loudest 200 ms of it
 NOISE_LEVELS = (None, 20, 10, 5)  # dB that noise is softer than words; None: no noise
 LEVEL_SECONDS = 60  # at one level of noise
-NOISE_PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}  # of each recording of noise
 OTHER_WORD_SHARE = 0.5  # of the keywords have another word before them
 MAX_PAUSE, MAX_SHORT_PAUSE = 1.0, 0.3  # seconds before a word, among keywords and among other words
 

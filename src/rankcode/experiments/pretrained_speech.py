@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rankcode.bench.listening_tracks import NOISE_PARTS
 from rankcode.cells import GRU, CausalConv, Stack
 from rankcode.data.sound_files import sound_blocks
 from rankcode.front_ends.audio import HIGHEST, LOWEST, Audio, LogMel
@@ -31,7 +30,7 @@ from rankcode.progress import Progress
 from rankcode.rules import Threshold
 from rankcode.saving.model_file import save
 from rankcode.tasks.sound_collection import NOISE
-from rankcode.tasks.speech_commands import KEYWORDS, recordings
+from rankcode.tasks.speech_commands import KEYWORDS, NOISE_PARTS, recordings
 
 LABELS = (*KEYWORDS, "unknown", "silence")
 UNKNOWN, SILENCE = len(KEYWORDS), len(KEYWORDS) + 1

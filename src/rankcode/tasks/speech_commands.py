@@ -18,6 +18,7 @@ from rankcode.front_ends.audio import LogMel
 from rankcode.tasks.sound_collection import SoundCollection, SoundSplits, recordings_by_class
 
 KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
+NOISE_PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}  # of each recording of noise
 
 
 @dataclass(frozen=True)
