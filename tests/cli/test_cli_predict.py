@@ -156,6 +156,13 @@ def test_answers_as_a_table(trained, capsys):
     ]
 
 
+def test_answers_are_printed_or_written_to_a_file_not_both(trained):
+    two_levels("other.npz", rows=6)
+    arguments = ["predict", str(trained / "series-run"), "other.npz", *CPU, "--json", "--output", "answers.csv"]
+    says(arguments, "give one of the two")
+    assert not Path("answers.csv").exists()
+
+
 @pytest.mark.parametrize("name", ["mine.csv", "mine.jsonl", "mine.png"])
 def test_a_file_of_the_users_is_not_replaced_by_answers(trained, name):
     Path(name).write_text("label,steps\nlow,3\n")

@@ -57,6 +57,8 @@ class Predict:
     """Print a line of JSON for each answer instead of a table."""
 
     def run(self) -> None:
+        if self.json and self.output is not None:
+            raise ValueError("--json prints the answers and --output writes them to a file: give one of the two")
         if Path(self.model).is_dir() and self.threshold is None:
             RunFolder(self.model).rule()  # refuses a rule that only Python can use
         output = None if self.output is None else AnswerFile(self.output)
