@@ -6,6 +6,7 @@ pytest.importorskip("matplotlib")
 
 from rankcode.bench import plot
 from rankcode.bench.epochs import Epoch
+from rankcode.bench.serving import Served
 from rankcode.bench.steps import Measured
 from rankcode.bench.streams import Streams
 
@@ -17,6 +18,14 @@ def test_epochs_are_drawn_as_shares_of_conventional_ones():
     time, read = figure.axes[0].lines[:2]
     assert list(time.get_ydata()) == [1, 0.5, 0.25] and list(read.get_ydata()) == [1, 0.5, 0.25]
     assert figure.axes[0].get_title() == "batch size 512: conventional 2 s"
+
+
+def test_the_service_is_drawn_with_a_colour_for_each_number_of_streams_on_a_connection():
+    rest = (8, 900, 0, 0, 0, 30.0, 60.0, 80.0, 250, 0.5, 0.1)
+    found = [Served(100, 100, *rest), Served(300, 300, *rest[:3], 50, *rest[4:]), Served(300, 6, *rest)]
+    latency, served = plot.plot_serving(found).axes
+    assert [line.get_ydata()[0] for line in latency.lines] == [60, 30, 60, 30, 100]
+    assert [list(line.get_ydata()) for line in served.lines] == [[100, 250], [300], [250, 250]]
 
 
 def test_latencies_are_drawn_against_the_number_of_streams():

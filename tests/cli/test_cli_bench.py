@@ -60,7 +60,7 @@ def test_listening_is_measured(trained, capsys):
         (["--epochs", "0"], "--epochs must be at least 1"),
         (["--grid", "0"], "--grid must be at least 1"),
         (["--engines", "steam"], "no engine"),
-        (["--streams", "0"], "--streams and --seconds must be at least 1"),
+        (["--streams", "0"], "--streams, --serving, --per-connection and --seconds must be at least 1"),
         (["--streams", "1", "--model", "no-model"], "no-model"),
         (["--listen", "test", "--data", "nowhere"], "nowhere does not hold Speech Commands"),
         (["--listen", "test", "--share", "0"], "--share must be more than 0"),

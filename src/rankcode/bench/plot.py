@@ -12,6 +12,8 @@ from rankcode.bench.epochs import RANK_CODED, Epoch, conventional_seconds
 from rankcode.bench.grid import SPIKES, GridRow
 from rankcode.bench.listening import MAX_WORD_ALARMS, Point
 from rankcode.bench.listening_tracks import NOISE_LEVELS
+from rankcode.bench.serving import LIMIT_MS as SERVING_LIMIT_MS
+from rankcode.bench.serving import Served
 from rankcode.bench.steps import Measured
 from rankcode.bench.streams import LIMIT_MS, Streams
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
@@ -120,6 +122,29 @@ def plot_streams(found: Sequence[Streams]) -> Figure:
     axes.set(xlabel="live streams", ylabel="sound to decision (ms)", ylim=(0, 4 * LIMIT_MS))
     axes.legend(frameon=False, loc="upper left")
     plain(axes)
+    return figure
+
+
+def plot_serving(found: Sequence[Served]) -> Figure:
+    """Against the number of streams that clients ask for: milliseconds from the sound to the decision, and how many
+    streams were served. A colour for each number of streams on a connection."""
+    figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+    latency, served = figure.subplots(1, 2)
+    sizes = sorted({-(-each.streams // each.connections) for each in found})
+    for number, size in enumerate(sizes):
+        here = [each for each in found if -(-each.streams // each.connections) == size]
+        count, colour = [each.streams for each in here], COLOURS[number % len(COLOURS)]
+        label = f"{size} stream{'s' * (size > 1)} a connection"
+        latency.plot(count, [each.p99 for each in here], color=colour, lw=1.5, marker=".", label=f"99 %, {label}")
+        latency.plot(count, [each.p50 for each in here], color=colour, lw=1.2, ls="--", label="median")
+        served.plot(count, [each.streams - each.refused for each in here], color=colour, marker=".", label=label)
+    latency.axhline(SERVING_LIMIT_MS, color=GREY, lw=1)
+    latency.set(xlabel="streams", ylabel="sound to decision (ms)", ylim=(0, 2 * SERVING_LIMIT_MS))
+    served.axhline(max(each.capacity for each in found), color=GREY, lw=1)
+    served.set(xlabel="streams", ylabel="streams served, the others refused", ylim=(0, None))
+    for axes in (latency, served):
+        axes.legend(frameon=False, fontsize=8)
+        plain(axes)
     return figure
 
 

@@ -10,6 +10,7 @@ from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
 from rankcode.bench.grid import grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
 from rankcode.bench.listening_tracks import make_tracks
+from rankcode.bench.serving import Served, make_clips, measure_serving, running_server, serving_table
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
 from rankcode.bench.streams import measure_streams, sound_front_end, streams_table
 from rankcode.bench.timing import machine
@@ -36,6 +37,7 @@ class Bench:
         rankcode bench --grid 64 --device cpu
         rankcode bench --epochs 20 --batch-sizes 512
         rankcode bench --streams 100 200 500 --device cpu
+        rankcode bench --serving 100 200 500 --model speech-commands
         rankcode bench --listen test --data data/speech-commands
         rankcode bench --check
     """
@@ -61,20 +63,25 @@ class Bench:
     """Measure whole trainings instead of single steps: seconds per epoch on speech over this many epochs, rank-coded
     and conventional."""
     data: str | None = None
-    """Folder with Speech Commands for --epochs and --listen. Default: for --epochs generated sounds of the same shape,
-    for --listen speech-commands in the folder RANKCODE_DATA."""
+    """Folder with Speech Commands for --epochs and --listen, with any sound files for --serving. Default: for --epochs
+    and --serving generated sounds, for --listen speech-commands in the folder RANKCODE_DATA."""
     streams: tuple[int, ...] = ()
     """Measure live sound streams in real time instead: so many at once, one number after the other. Default: none."""
+    serving: tuple[int, ...] = ()
+    """Measure the service of `rankcode serve --api` instead, server and clients on this machine: so many live sound
+    streams at once, one number after the other. Default: none."""
+    per_connection: tuple[int, ...] = (1, 50)
+    """Streams on one connection for --serving, one number after the other."""
     seconds: float = 10
-    """How long each number of --streams is measured."""
+    """How long each number of --streams and --serving is measured."""
     listen: Literal["validation", "test"] | None = None
     """Measure always-on listening instead: recall and false alarms an hour over thresholds, on long tracks made from
     the recordings of these speakers."""
     share: float = 1.0
     """Share of the recordings that --listen uses."""
     model: str | None = None
-    """Model or run for --streams and --listen, which must read sound. Default: an untrained cell for --streams,
-    speech-commands for --listen."""
+    """Model or run for --streams, --serving and --listen, which must read sound. Default: an untrained cell for
+    --streams, speech-commands for the others."""
     output: str = "bench"
     """Files to write: OUTPUT.json and OUTPUT.png. Only files that this command wrote are replaced."""
     device: Device = "auto"
@@ -87,14 +94,14 @@ class Bench:
         for option in ("epochs", "grid"):
             if (value := getattr(self, option)) is not None and value < 1:
                 raise ValueError(f"--{option} must be at least 1")
-        if min(self.streams, default=1) < 1 or self.seconds < 1:
-            raise ValueError("--streams and --seconds must be at least 1")
+        if min((*self.streams, *self.serving, *self.per_connection), default=1) < 1 or self.seconds < 1:
+            raise ValueError("--streams, --serving, --per-connection and --seconds must be at least 1")
         if not 0 < self.share <= 1:
             raise ValueError("--share must be more than 0 and at most 1")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        from rankcode.bench.plot import plot_bench, plot_epochs, plot_grid, plot_listening, plot_streams
+        from rankcode.bench.plot import plot_bench, plot_epochs, plot_grid, plot_listening, plot_serving, plot_streams
 
         files = OutputFiles(self.output, "bench")
         if self.grid is not None:
@@ -126,6 +133,13 @@ class Bench:
             files.write({**content, **which, "streams": [asdict(each) for each in measured]}, plot_streams(measured))
             print(streams_table(measured))
             return say(f"wrote {files.json} and {files.png}")
+        if self.serving:
+            served = self._measure_serving()
+            which = {"model": self.model or "speech-commands", "data": self.data}
+            served_rows = [asdict(each) for each in served]
+            files.write({"machine": machine("cpu"), **which, "serving": served_rows}, plot_serving(served))
+            print(serving_table(served))
+            return say(f"wrote {files.json} and {files.png}")
         if self.listen is not None:
             network = self._sound_network("speech-commands")
             tracks = make_tracks(SpeechCommands(self.data).folder, self.listen, self.share)
@@ -146,6 +160,16 @@ class Bench:
         print(bench_table(found))
         return say(f"wrote {files.json} and {files.png}")
 
+    def _measure_serving(self) -> list[Served]:
+        clips = make_clips(self._sound_network("speech-commands"), self.data)
+        most = ("--streams-per-client", str(max(self.per_connection)), "--max-clients", str(max(self.serving) + 10))
+        with running_server(self.model or "speech-commands", *most) as server:
+            return [
+                measure_serving(server, clips, count, per_connection, self.seconds)
+                for per_connection in self.per_connection
+                for count in sorted(self.serving)
+            ]
+
     def _sound_network(self, default: str | None = None) -> Network:
         model = self.model or default
         if model is None:
@@ -157,7 +181,7 @@ class Bench:
             return network
         network = load(model)
         if getattr(network.front_end, "sample_rate", None) is None:
-            raise ValueError(f"{model} does not read sound, which --streams and --listen need")
+            raise ValueError(f"{model} does not read sound, which --streams, --serving and --listen need")
         return network
 
 
