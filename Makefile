@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NPM := install --silent --prefix .venv --ignore-scripts --fetch-retries=0 --fetch-timeout=60000 onnxruntime-web@1.30.0
 
-.PHONY: demo test docs check format clean
+.PHONY: demo test docs page check format clean
 
 demo: .venv/demo
 	$(BIN)/rankcode demo
@@ -13,6 +13,10 @@ test: check
 
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Needs Node and npm, and RANKCODE_DATA where a network has changed; the result is committed.
+page: .venv/dev
+	$(BIN)/python -m rankcode.serve.build_page
 
 check: .venv/dev
 	$(BIN)/ruff check .

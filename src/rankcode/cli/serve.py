@@ -32,7 +32,8 @@ class Serve:
     """
 
     model: str | None = None
-    """Folder of a run, or a model file. Default: the network that comes with rankcode."""
+    """Folder of a run, or a model file; the page opens exported .onnx files too. Default: the network that comes with
+    rankcode."""
     _: KW_ONLY
     api: Flag = False
     """Start a service for many clients instead of the page."""
@@ -65,7 +66,9 @@ class Serve:
     def run(self) -> None:
         if self.api:
             return self._run_service()
-        raise ValueError("the page is not available yet")
+        from rankcode.serve.static_page import open_page
+
+        open_page(self.model, self.port or 0, not self.no_browser)
 
     def _run_service(self) -> None:
         from rankcode.saving.run_folder import load

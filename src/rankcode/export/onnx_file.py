@@ -146,6 +146,7 @@ def _metadata(step: Step, opset: int, int8: bool, source: str | None) -> dict[st
         "labels": list(network.label_names or map(str, range(network.num_classes))),
         "activation": network.activation,
         "rule": describe(step.rule),
+        "checkpoints": network.checkpoints and list(network.checkpoints),
         "x": {"shape": list(step.x_shape), "dtype": _name(step.x_dtype), "raw": raw is not None},
         "outputs": list(OUTPUTS),
         "state": [
