@@ -15,6 +15,8 @@ from torch import nn
 
 import rankcode as rc
 from rankcode.experiments.page import write_page
+from rankcode.serve.limits import Limits
+from server_process import served
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -123,6 +125,32 @@ def test_export(monkeypatch, tmp_path, capsys):
 def test_listening(monkeypatch, tmp_path):
     page = run_page("listening.md", monkeypatch, tmp_path)
     assert page.listener.steps == 99  # the last of a second's steps need the sound after it
+
+
+def test_serving(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("fastapi")
+    (tmp_path / "here").mkdir()
+    with served(tmp_path / "here", "speech-commands", "--max-streams", "10") as server:
+        page = run_page("serving.md", monkeypatch, tmp_path, url=("http://127.0.0.1:8000", server.url))
+    assert "the same answer: True" in capsys.readouterr().out
+    (expected,) = rc.predict(rc.load("speech-commands"), page.samples)
+    assert (page.answer.label, page.answer.steps) == (expected.label, expected.steps)
+
+
+def test_the_limits_on_the_page_are_the_defaults():
+    text, limits = (DOCS / "serving.md").read_text(), Limits()
+    for value in (
+        f"| {limits.max_clients:,} (`--max-clients`)",
+        f"| {limits.streams_per_client} (`--streams-per-client`)",
+        f"| a message | {limits.message_bytes >> 10} KiB",
+        f"| unread data of a connection | {limits.message_bytes >> 9} KiB",
+        f"| {limits.messages_per_second:,} per second",
+        f"| {limits.idle_seconds:g} s (`--idle-seconds`)",
+        f"| a stream | {limits.stream_seconds:g} s",
+        f"{limits.upload_bytes >> 20} MiB, {limits.upload_seconds:g} s of sound, {limits.uploads} at once",
+        f"more than {limits.lag_ms:g} ms",
+    ):
+        assert value in text, value
 
 
 def test_the_listening_page_has_the_kept_numbers():

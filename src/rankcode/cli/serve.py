@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -94,6 +95,9 @@ class Serve:
         address = f"[{self.host}]" if ":" in self.host else self.host
 
         def started(port: int) -> None:
+            if access.token is None and self.host not in ("127.0.0.1", "::1", "localhost"):
+                message = "whoever can reach this computer can use the service, as there is no --token-file"
+                say(f"rankcode: warning: {message}", file=sys.stderr)
             say(f"serving {name} at http://{address}:{port}, up to {limits.max_streams:,} streams; Ctrl-C stops it")
 
         serve(Service(model, limits, access), self.host, 8000 if self.port is None else self.port, started)
