@@ -64,7 +64,8 @@ class Running:
 
 @contextmanager
 def running(network=None, access=None, **limits):
-    """A service of this network, until the block ends."""
+    """A service of this network, until the block ends. A busy machine does not make it refuse clients."""
+    limits = {"lag_ms": 5000.0, **limits}
     service = Service(ServedModel(network or small_network(), "test"), Limits(**limits), access or Access())
     found, ready = [], threading.Event()
 
@@ -108,6 +109,10 @@ def wait_until(condition, seconds=5.0):
         time.sleep(0.02)
 
 
+class BusyError(Exception):
+    """The server has no room, or is overloaded."""
+
+
 class Raw:
     """A WebSocket client that can do everything wrong."""
 
@@ -125,6 +130,8 @@ class Raw:
             self.buffer += part
         response, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
         self.status = int(response.split()[1])
+        if self.status == 503 and start:
+            raise BusyError
         if self.status == 101:
             self.hello = self.message()
             if start:

@@ -236,7 +236,7 @@ def test_a_stream_without_end_is_ended():
 def test_more_clients_than_allowed_are_refused():
     with running(max_clients=2) as server:
         clients = [Raw(server.port) for _ in range(2)]
-        assert Raw(server.port).status == 503
+        assert Raw(server.port, start=False).status == 503
         clients[0].socket.close()
         wait_until(lambda: metrics(server.port)["rankcode_clients"] == 1)
         assert Raw(server.port).status == 101

@@ -5,18 +5,30 @@ import socket
 import struct
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
 
-from running_service import BINARY, TEXT, Bystanders, Raw, expected_answers, request, same, small_network, sounds
-from server_process import served
+from running_service import (
+    BINARY,
+    TEXT,
+    BusyError,
+    Bystanders,
+    Raw,
+    expected_answers,
+    request,
+    same,
+    small_network,
+    sounds,
+)
 
 import rankcode as rc
 from rankcode.cli.main import main
 from rankcode.serve.client import Client, ServiceError
+from server_process import served
 
 LIMITS = ("--max-streams", "200")
 
@@ -112,7 +124,8 @@ def test_memory_stays_flat_while_clients_do_everything_wrong(folder):
         with Bystanders(server.url, network):
             end, turn = time.monotonic() + 4, 0
             while time.monotonic() < end:
-                every_fault(server.port, turn)
+                with suppress(BusyError):  # on a busy machine
+                    every_fault(server.port, turn)
                 turn += 1
                 sizes.append(server.rss())
         assert turn > 10

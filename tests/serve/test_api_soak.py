@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from running_service import BINARY, TEXT, Raw, expected_answers, request, same, small_network, sounds
+from running_service import BINARY, TEXT, BusyError, Raw, expected_answers, request, same, small_network, sounds
 
 import rankcode as rc
 from rankcode.serve.client import Client, ServiceError
@@ -75,6 +75,8 @@ def refused(send, code):
 
 def another_model(port):
     client = Raw(port, start=False)
+    if client.status == 503:
+        raise BusyError
     client.text(type="start", dtype="float64", step_shape=[420])
     assert client.closed()[0] == 1003
     client.socket.close()
@@ -82,6 +84,8 @@ def another_model(port):
 
 def nan(port):
     client = Raw(port, start=False)
+    if client.status == 503:
+        raise BusyError
     client.text(type="start", dtype="float32")
     client.message()
     client.data(0, np.full(100, np.nan, "<f4"))
@@ -137,7 +141,8 @@ class Soak:
                         number = (number + 1) % len(self.recordings)
                         self.play(client, number)
             except ServiceError as error:
-                if "there is no service" not in str(error) and self.part == part and not self.server.killed:
+                expected = error.code == 503 or "there is no service" in str(error)
+                if not expected and self.part == part and not self.server.killed:
                     self.problems.append(f"honest: {error}")
                 self.lost[str(error)[:40]] += 1
                 time.sleep(0.3)
@@ -162,6 +167,8 @@ class Soak:
             try:
                 FAULTS[name](self.server.port)
                 self.faults[name] += 1
+            except BusyError:
+                self.faults["refused as busy"] += 1
             except Exception as error:
                 if self.part == part and not self.server.killed:
                     self.problems.append(f"{name}: {error!r}")
@@ -179,7 +186,7 @@ def test_all_faults_together(tmp_path):
     threads = [threading.Thread(target=soak.honest, args=(number,)) for number in range(HONEST)]
     threads += [threading.Thread(target=soak.faulty, args=(name,)) for name in FAULTS]
     for part in range(RESTARTS + 1):
-        server = ServerProcess(here, model, "--max-streams", "200", "--idle-seconds", "3", port=port)
+        server = ServerProcess(here, model, "--max-streams", "200", "--idle-seconds", "8", port=port)
         server.killed = False
         soak.server, soak.part, port = server, part, server.port
         if part == 0:
@@ -204,7 +211,8 @@ def test_all_faults_together(tmp_path):
     waits = sorted(soak.waits)
     late = waits[int(0.99 * len(waits))]
     print(f"{len(waits):,} answers, 99 % within {1000 * late:.0f} ms; memory {sizes}; {soak.faults}; {soak.lost}")
-    assert soak.problems == [] and len(waits) > SECONDS * HONEST / 5
+    assert soak.problems == [], (len(soak.problems), Counter(each[:60] for each in soak.problems))
+    assert len(waits) > SECONDS * HONEST / 5
     assert min(soak.faults[name] for name in FAULTS) > 3
     assert all(most - early < MAX_GROWTH for early, most in sizes), sizes
     assert list(here.iterdir()) == []

@@ -197,7 +197,7 @@ def test_an_overloaded_server_refuses_newcomers():
     network, recording = small_network(), next(iter(sounds(1, seed=3)))
     expected = expected_answers(network, [recording])[0]
     network.rule = Slow()
-    with running(network) as server, Client(server.url, "int16", timeout=60) as old:
+    with running(network, lag_ms=60) as server, Client(server.url, "int16", timeout=60) as old:
         for begin in range(0, 1200, 80):
             old.push(recording[begin : begin + 80])
             time.sleep(0.02)

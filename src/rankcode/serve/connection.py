@@ -1,8 +1,9 @@
 """A WebSocket connection, as uvicorn's protocol for them.
 
 It stands in the place of uvicorn's own WebSocket protocol, which would pass every message through a queue, a task and
-three layers of ASGI: with 25,000 messages a second that is more than a core. Here a message goes from the parser of
-`websockets` (its Sans-I/O layer, which also does the handshake, pings and closing) straight to the worker's inbox.
+three layers of ASGI: with 25,000 messages a second that is more than a core. Here what comes in is cut into frames. A
+whole binary message goes straight to the worker's inbox; every other frame goes to `websockets` (its Sans-I/O layer),
+which does the handshake, text, fragments, pings and closing, and judges everything that is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from websockets.exceptions import InvalidState
-from websockets.frames import Frame, Opcode
+from websockets.frames import Frame, Opcode, apply_mask  # type: ignore[reportPrivateImportUsage]
 from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
@@ -26,11 +27,30 @@ from rankcode.serve.wire_format import MAX_STREAM, Close
 if TYPE_CHECKING:
     from rankcode.serve.service import Service
 
-FED_AT_ONCE = 1 << 14  # bytes for the parser before the limits are looked at: tiny messages take a few ms
+WHOLE_BINARY_MESSAGE = 0x82  # the first byte of its only frame
+MASK_BYTES, NO_MASK = 4, bytes(4)
 MAX_UNSENT_BYTES = 1 << 16  # a client that does not read so much is gone
-LINGER_SECONDS = 1.0  # in which a refused client can read why, before its connection is reset
+LINGER_SECONDS = 2.0  # in which a refused client can read why, before its connection is reset
 QUIET = logging.getLogger("rankcode.serve.websockets")
 QUIET.setLevel(logging.CRITICAL)  # it would log the faults of clients as errors
+
+
+def frame_sizes(data: bytes, at: int) -> tuple[int, int] | None:
+    """Bytes of the head and of the payload of the frame that begins at this place; None: its head is not complete."""
+    there = len(data) - at
+    if there < 2:
+        return None
+    second = data[at + 1]
+    size, head = second & 0x7F, 2
+    if size == 126:
+        if there < 4:
+            return None
+        size, head = data[at + 2] << 8 | data[at + 3], 4
+    elif size == 127:
+        if there < 10:
+            return None
+        size, head = int.from_bytes(data[at + 2 : at + 10]), 10
+    return head + MASK_BYTES * (second >> 7), size
 
 
 class StreamConnection(asyncio.Protocol):
@@ -48,7 +68,7 @@ class StreamConnection(asyncio.Protocol):
         self.begun = self.last_message = time.monotonic()
         self._parts: list[bytes] = []  # of a fragmented message
         self._kind = Opcode.BINARY
-        self._unread = b""  # data that the parser has not got, as the client sends too much
+        self._unread = b""  # a part of a frame, or more if the client sends too much
         self._allowance = float(self.limits.messages_per_second)  # messages that may come now
         self._refilled = self.begun
 
@@ -62,10 +82,11 @@ class StreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             return
-        if self._unread:
-            self._unread += data  # at most what was on its way when reading was paused
-            return
-        self._feed(data)
+        data = self._unread + data if self._unread else data
+        if self in self.service.paused:
+            self._unread = data  # with what was on its way when reading was paused
+        else:
+            self._feed(data)
 
     def eof_received(self) -> bool:
         return False
@@ -92,34 +113,53 @@ class StreamConnection(asyncio.Protocol):
     def resume(self) -> None:
         """Read on, if the client is within its limits again."""
         if not self.closing and self._within_limits():
-            data, self._unread = self._unread, b""
             self.service.paused.discard(self)
-            self._feed(data)
-            if self not in self.service.paused:
+            self._feed(self._unread)
+            if not self.closing and self not in self.service.paused:
                 self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        """Parse data, as much of it as the limits of the client allow now."""
-        for begin in range(0, len(data), FED_AT_ONCE):
+        """Read the whole frames of the data, as many of them as the limits of the client allow now."""
+        at, end = 0, len(data)
+        while at < end and not self.closing:
             if not self._within_limits():
-                self._unread = data[begin:]
                 self.service.pause(self)
-                return
-            self.protocol.receive_data(data[begin : begin + FED_AT_ONCE] if len(data) > FED_AT_ONCE else data)
-            for event in self.protocol.events_received():
+                break
+            if self.protocol.state is not State.OPEN:
+                head, size = 0, end - at
+            elif (found := frame_sizes(data, at)) is None:
+                break
+            else:
+                head, size = found
+                if size > self.limits.message_bytes:
+                    head, size = 0, end - at  # is refused as soon as it is announced
+            last = at + head + size
+            if last > end:
+                break
+            masked = head and data[at + 1] >> 7
+            if masked and data[at] == WHOLE_BINARY_MESSAGE and self.client is not None and not self._parts:
+                mask, payload = data[at + head - MASK_BYTES : at + head], data[at + head : last]
                 self._allowance -= 1
-                if isinstance(event, Frame):
-                    self._frame(event)
-                else:
-                    self._request(event)
-                if self.closing:
-                    return
-            self._flush()
-            if self.protocol.state is not State.OPEN and self.protocol.state is not State.CONNECTING:
-                self._ended_by_protocol()
+                self._message(payload if mask == NO_MASK else apply_mask(payload, mask))
+            else:
+                self._parse(data[at:last])
+            at = last
+        self._unread = b"" if self.closing else data[at:]
+
+    def _parse(self, data: bytes) -> None:
+        """Let the protocol read a request, or a frame."""
+        self.protocol.receive_data(data)
+        for event in self.protocol.events_received():
+            self._allowance -= 1
+            if isinstance(event, Frame):
+                self._frame(event)
+            else:
+                self._request(event)
+            if self.closing:
                 return
-        if not self._within_limits():
-            self.service.pause(self)
+        self._flush()
+        if self.protocol.state is not State.OPEN and self.protocol.state is not State.CONNECTING:
+            self._ended_by_protocol()
 
     def _within_limits(self) -> bool:
         if self.client is not None and self.client.backlog > 2 * self.limits.message_bytes:
@@ -153,9 +193,7 @@ class StreamConnection(asyncio.Protocol):
         self.send(self.service.hello)
 
     def _frame(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.BINARY and frame.fin:
-            self._message(frame.data)
-        elif frame.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
+        if frame.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
             if frame.opcode is not Opcode.CONT:
                 self._kind, self._parts = frame.opcode, []
             self._parts.append(bytes(frame.data))
@@ -163,13 +201,13 @@ class StreamConnection(asyncio.Protocol):
                 message, self._parts = b"".join(self._parts), []
                 self._message(message) if self._kind is Opcode.BINARY else self._text(message)
 
-    def _message(self, message: Any) -> None:
+    def _message(self, message: bytes) -> None:
         self.last_message = time.monotonic()
         if self.client is None:
             return self.close(Close.POLICY, "data came before the start message")
         self.service.metrics.messages.add()
         self.service.metrics.received.add(len(message))
-        self.service.worker.data(self.client, bytes(message))
+        self.service.worker.data(self.client, message)
 
     def _text(self, message: bytes) -> None:
         self.last_message = time.monotonic()
