@@ -54,7 +54,7 @@ export function drawCurve(
     add(svg, "line", { x1: BOX.left, x2: WIDTH - BOX.right, y1: y(value), y2: y(value), class: "grid" });
     add(svg, "text", { x: BOX.left - 6, y: y(value) + 4, class: "end" }, `${Math.round(100 * value)} %`);
   }
-  for (const value of ticks(first, last)) add(svg, "text", { x: x(value), y: HEIGHT - 18, class: "mid" }, `${value}`);
+  for (const value of ticks(first, last)) add(svg, "text", { x: x(value), y: HEIGHT - 18, class: "mid" }, value.toLocaleString("en"));
   add(svg, "text", { x: WIDTH - BOX.right, y: HEIGHT - 4, class: "end" }, `${unit} →`);
   for (const line of lines) {
     const path = line.points.map((point) => `${x(point.time)},${y(point.accuracy)}`).join(" ");

@@ -1,5 +1,4 @@
 import "./style.css";
-import { copyOf } from "./dom";
 import { loadRuntime, Model } from "./model";
 import { OwnView, type Offer } from "./ownView";
 import { SoundView, type SpeechNumbers } from "./soundView";
@@ -13,12 +12,11 @@ interface Numbers {
 const fetchJson = async <T>(url: string): Promise<T> => (await fetch(url)).json() as Promise<T>;
 
 const numbers = fetchJson<Numbers>("numbers.json");
-const speech = document.getElementById("panel-speech")!;
-const view = copyOf("sound-view");
-speech.append(view);
+const view = document.querySelector<HTMLElement>("#panel-speech > .sound")!;
+const copy = view.cloneNode(true) as HTMLElement; // as it was, for a network of the user's own
 const sound = new SoundView(view, () => Model.fetch("models/speech-commands.onnx"), numbers.then((all) => all.speech));
 const tasks = new TasksView(document.getElementById("panel-tasks")!, numbers.then((all) => all.tasks));
-const own = new OwnView(document.getElementById("panel-own")!);
+const own = new OwnView(document.getElementById("panel-own")!, () => copy.cloneNode(true) as HTMLElement);
 
 // Tabs: arrow keys move among them, the address says which is open.
 

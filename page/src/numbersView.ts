@@ -23,7 +23,8 @@ export function parseSteps(text: string, width: number): Float64Array[] {
     return Number.isFinite(number) ? number : null;
   };
   let rows = lines.map(cells);
-  if (rows.length > 1 && rows[0].some((cell) => value(cell) === null)) rows = rows.slice(1);
+  const isNames = rows[0].some((cell) => value(cell) === null) && !rows[0].some((cell) => /^[-+.\d]/.test(cell));
+  if (rows.length > 1 && isNames) rows = rows.slice(1);
   if (width === 1 && rows.length === 1) rows = rows[0].map((cell) => [cell]);
   if (rows.length > MAX_STEPS) throw new Error(`There are ${rows.length.toLocaleString("en")} steps: more than ${MAX_STEPS.toLocaleString("en")} are too many here.`);
   return rows.map((row, place) => {

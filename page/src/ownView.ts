@@ -25,7 +25,10 @@ function answers(about: About): string {
 }
 
 export class OwnView {
-  constructor(private readonly root: HTMLElement) {
+  constructor(
+    private readonly root: HTMLElement,
+    private readonly soundView: () => HTMLElement,
+  ) {
     part(root, "choose-model").addEventListener("click", () => part(root, "model-file").click());
     acceptFiles(part(root, "drop"), part<HTMLInputElement>(root, "model-file"), (file) => {
       void this.open(file.name, async () => {
@@ -48,7 +51,7 @@ export class OwnView {
       const model = await load();
       this.describe(name, model);
       const isSound = Boolean(model.about.sound && model.about.x.raw);
-      const view = copyOf(isSound ? "sound-view" : "numbers-view");
+      const view = isSound ? this.soundView() : copyOf("numbers-view");
       part(root, "own").replaceChildren(view);
       if (isSound) await new SoundView(view, async () => model).ready();
       else new NumbersView(view, model);

@@ -17,6 +17,15 @@ export interface SpeechNumbers {
   points: Point[]; // time in milliseconds
 }
 
+const WORDS = "Press Speak and say one of these words, or drop a recording here.";
+const HINTS: Record<State, string> = {
+  idle: WORDS,
+  loading: "",
+  waiting: "Say one of these words now.",
+  hearing: "",
+  done: "",
+};
+
 type State = "idle" | "loading" | "waiting" | "hearing" | "done";
 
 export class SoundView {
@@ -44,7 +53,7 @@ export class SoundView {
   ) {
     this.figure = new Figure(part<HTMLCanvasElement>(root, "figure"));
     this.slider = new Slider(root, (theta) => this.changeTheta(theta));
-    part(root, "speak").addEventListener("click", () => (this.listening ? this.stop() : void this.speak()));
+    part(root, "speak").addEventListener("click", () => (this.listening ? this.interrupt() : void this.speak()));
     part(root, "replay").addEventListener("click", () => this.recording && void this.play(this.recording));
     part(root, "save").addEventListener("click", () => this.save());
     part(root, "choose").addEventListener("click", () => part(root, "file").click());
@@ -78,7 +87,7 @@ export class SoundView {
 
   private chips(labels: string[]): void {
     const list = part(this.root, "chips");
-    if (list.children.length === labels.length) return; // those of the first view
+    if ([...list.children].map((chip) => chip.textContent).join() === labels.join()) return; // those of the first view
     list.replaceChildren(
       ...labels.map((label) => {
         const chip = document.createElement("li");
@@ -111,7 +120,7 @@ export class SoundView {
 
   private async speak(): Promise<void> {
     try {
-      const run = await this.begin("waiting");
+      const run = await this.begin("loading");
       if (run < 0) return;
       const most = SPOKEN_SECONDS * this.sound.sample_rate;
       const listening = await listen(
@@ -130,6 +139,7 @@ export class SoundView {
       );
       if (run !== this.run) return listening.stop();
       this.listening = listening;
+      if (this.state === "loading") this.state = "waiting";
       this.render();
     } catch (error) {
       this.fail(message(error));
@@ -141,6 +151,14 @@ export class SoundView {
     this.listening = null;
     if (this.state === "waiting" || this.state === "loading") this.state = "idle";
     this.render();
+  }
+
+  /** Stop listening now; what was heard of a word is all there is of it. */
+  private interrupt(): void {
+    this.stop();
+    if (this.state !== "hearing") return;
+    this.recording = this.samples;
+    this.feed(new Float32Array(0), true);
   }
 
   private async open(file: File): Promise<void> {
@@ -293,7 +311,7 @@ export class SoundView {
             values: reading?.probabilities ?? [],
             at,
             leader: decided?.label ?? known,
-            theta: this.theta ?? 0.98,
+            theta: model ? this.theta : 0.98,
             dot: decided?.fired ? decided.steps : null,
           }),
         ],
@@ -333,7 +351,7 @@ export class SoundView {
       delete box.dataset.label;
       say(part(root, "saved"), "–");
       say(part(root, "saved-detail"), "of the computation saved");
-      say(part(root, "status"), "");
+      say(part(root, "status"), HINTS[state]);
       return;
     }
     const total = Math.floor((this.length * this.sound.sample_rate) / 1000 / this.sound.hop) + 1 - (model.about.warm_up - 1);

@@ -86,8 +86,9 @@ const TASKS: Record<string, Task> = {
     conventional: "spotting-conventional",
     pause: 110,
     about:
-      "25 coin flips, one at a time. Is there a run of five equal ones? Once it has come, nothing can change the answer, and a network that has learned when to answer stops there.",
-    conventionalIs: "The conventional network was trained on its answer at the end, and is read to the end.",
+      "From the paper: 25 coin flips, one at a time. Is there a run of five equal ones? Once it has come, nothing can change the answer, and a network that has learned when to answer stops there.",
+    conventionalIs:
+      "The conventional network was trained on its answer at the end, and is read to the end. The rank-coded one learned only from its spikes: with a much larger θ it comes to steps that it does not know.",
     draw: () => spotting(),
     lane: coins,
     names: ["no run of five", "a run of five"],
@@ -98,7 +99,7 @@ const TASKS: Record<string, Task> = {
     conventional: "two-sequence-conventional",
     pause: 90,
     about:
-      "40 noisy values whose mean is a little above or a little below zero. With little noise a few values tell; with much noise it takes nearly all of them. The network is not told how noisy the sequence is.",
+      "From the paper: 40 noisy values whose mean is a little above or a little below zero. With little noise a few values tell; with much noise it takes nearly all of them. The network is not told how noisy the sequence is.",
     conventionalIs: "The conventional network was trained on its answer at the end, and is read to the end.",
     draw: twoSequence,
     lane: (values, known) => barsLane("values", values, known, 0.4),
@@ -110,7 +111,7 @@ const TASKS: Record<string, Task> = {
     conventional: "digits",
     pause: 260,
     about:
-      "A handwritten digit appears over ten steps, its darkest ink first. Draw one with a finger or the mouse, or take one of ours. The network has seen only digits of the MNIST training set.",
+      "From the paper: a handwritten digit appears over ten steps, its darkest ink first. Draw one with a finger or the mouse, or take one of ours. The network has seen only digits of the MNIST training set.",
     conventionalIs: "Here both are the same network: once with its threshold, and once read to the end.",
     names: null,
   },
@@ -360,7 +361,7 @@ export class TasksView {
       const now = reading?.probabilities[(answer?.steps ?? reading.steps) - 1];
       const leader = task.names ? 1 : now ? now.indexOf(Math.max(...now)) : null;
       return curvesLane(title, 92, {
-        names: task.names ? ["", `p(${task.names[1]})`] : (this.ranked?.about.labels ?? []),
+        names: task.names ? ["", ""] : (this.ranked?.about.labels ?? []),
         values: task.names ? (reading?.probabilities ?? []).map((p) => [p[1], p[1]]) : (reading?.probabilities ?? []),
         at: (step) => step,
         leader,
@@ -373,12 +374,13 @@ export class TasksView {
       ? [
           {
             at: answer.steps,
-            text: `step ${answer.steps}`,
+            text: `${answer.steps}`,
             lanes: [1, 1],
             veil: first!.steps > answer.steps ? "after the answer" : "never computed",
           },
         ]
       : [];
+    const of = task.names ? ` of “${task.names[1]}”` : "";
     const silent: Lane = { title: task.draw ? "the sequence" : "the digit appears, darkest ink first", height: task.draw ? 44 : 64, draw: () => {} };
     if (this.name === "two-sequence") silent.height = 90;
     this.figure.show(
@@ -388,8 +390,8 @@ export class TasksView {
         ticks: task.steps === 10 ? 1 : 5,
         lanes: [
           item?.lane(shown) ?? silent,
-          lane("rank-coded: answers as soon as it is sure", first, answer, this.theta),
-          lane("conventional: answers at the end", second, end, null),
+          lane(`rank-coded: how sure it is${of}`, first, answer, this.theta),
+          lane(`conventional: how sure it is${of}`, second, end, null),
         ],
         spikes,
         cursor: shown && shown < task.steps ? shown : null,
@@ -412,10 +414,9 @@ export class TasksView {
     const label = this.item?.label ?? null;
     row.dataset.steps = answer ? String(answer.steps) : "";
     row.dataset.label = answer ? String(answer.label) : "";
-    say(part(row, "said"), answer ? this.named(answer.label) : "…");
+    const mark = !answer || label === null ? "" : answer.label === label ? ", right" : ", wrong";
+    say(part(row, "said"), answer ? `${this.named(answer.label)}${mark}` : "…");
     say(part(row, "steps"), answer ? `${answer.steps} of ${this.task.steps}` : "…");
-    say(part(row, "right"), !answer || label === null ? "–" : answer.label === label ? "✓ right" : "✗ wrong");
-    row.classList.toggle("wrong", Boolean(answer) && label !== null && answer!.label !== label);
   }
 
   /** The numbers of generated sequences, for readers who do not see the picture. */

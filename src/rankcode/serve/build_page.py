@@ -82,8 +82,9 @@ def outdated() -> list[str]:
 def speech_curve(network: Network, folder: Path) -> dict[str, Any]:
     """Accuracy and sound heard of the pretrained network on the test recordings, *silence* counted as *unknown*."""
     front_end: Any = network.front_end
+    thresholds = sorted({*THRESHOLDS, getattr(network.rule, "threshold", THRESHOLDS[0])})
     names = [(name, word) for name, word, split in recordings(folder) if split == "test"]
-    totals = torch.zeros(len(THRESHOLDS), 2, dtype=torch.float64)  # right, milliseconds
+    totals = torch.zeros(len(thresholds), 2, dtype=torch.float64)  # right, milliseconds
     for begin in range(0, len(names), BATCH_SIZE):
         part = names[begin : begin + BATCH_SIZE]
         rows = [front_end.read(folder / name) for name, _ in part]
@@ -92,12 +93,12 @@ def speech_curve(network: Network, folder: Path) -> dict[str, Any]:
         lengths, sizes = torch.tensor([len(row.values) for row in rows]), torch.tensor([row.size for row in rows])
         inputs, lengths = front_end(frames, lengths)
         activations = trace(network, inputs, lengths).activations
-        for k, threshold in enumerate(THRESHOLDS):
+        for k, threshold in enumerate(thresholds):
             steps, label = _answers(activations, lengths, threshold)
             right = label.clamp(max=len(KEYWORDS)) == labels
             totals[k] += torch.stack([right.double().sum(), front_end.heard(steps, sizes).sum()])
     accuracy, heard = (totals / len(names)).T.tolist()
-    return {"recordings": len(names), "points": _points(THRESHOLDS, accuracy, heard)}
+    return {"recordings": len(names), "points": _points(thresholds, accuracy, heard)}
 
 
 def _answers(activations: Tensor, lengths: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
