@@ -49,18 +49,21 @@ export function drawCurve(
   const [times, bottom] = [points.map((point) => point.time), Math.max(0, low - 0.02)];
   const [first, last] = [0, Math.max(...times) * 1.04];
   const x = (time: number) => BOX.left + ((time - first) / (last - first)) * (WIDTH - BOX.left - BOX.right);
-  const y = (accuracy: number) => HEIGHT - BOX.bottom - ((accuracy - bottom) / (1 - bottom)) * (HEIGHT - BOX.top - BOX.bottom);
+  const y = (accuracy: number) =>
+    HEIGHT - BOX.bottom - ((accuracy - bottom) / (1 - bottom)) * (HEIGHT - BOX.top - BOX.bottom);
   for (const value of ticks(bottom, 1)) {
     add(svg, "line", { x1: BOX.left, x2: WIDTH - BOX.right, y1: y(value), y2: y(value), class: "grid" });
     add(svg, "text", { x: BOX.left - 6, y: y(value) + 4, class: "end" }, `${Math.round(100 * value)} %`);
   }
-  for (const value of ticks(first, last)) add(svg, "text", { x: x(value), y: HEIGHT - 18, class: "mid" }, value.toLocaleString("en"));
+  for (const value of ticks(first, last))
+    add(svg, "text", { x: x(value), y: HEIGHT - 18, class: "mid" }, value.toLocaleString("en"));
   add(svg, "text", { x: WIDTH - BOX.right, y: HEIGHT - 4, class: "end" }, `${unit} →`);
   for (const line of lines) {
     const path = line.points.map((point) => `${x(point.time)},${y(point.accuracy)}`).join(" ");
     add(svg, "polyline", { points: path, class: `line ${line.kind}` });
     if (line.kind === "ours")
-      for (const point of line.points) add(svg, "circle", { cx: x(point.time), cy: y(point.accuracy), r: 1.8, class: "dot" });
+      for (const point of line.points)
+        add(svg, "circle", { cx: x(point.time), cy: y(point.accuracy), r: 1.8, class: "dot" });
     if (line.points.length === 1) {
       const [point] = line.points;
       add(svg, "circle", { cx: x(point.time), cy: y(point.accuracy), r: 4.5, class: `mark ${line.kind}` });

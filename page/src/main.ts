@@ -14,8 +14,15 @@ const fetchJson = async <T>(url: string): Promise<T> => (await fetch(url)).json(
 const numbers = fetchJson<Numbers>("numbers.json");
 const view = document.querySelector<HTMLElement>("#panel-speech > .sound")!;
 const copy = view.cloneNode(true) as HTMLElement; // as it was, for a network of the user's own
-const sound = new SoundView(view, () => Model.fetch("models/speech-commands.onnx"), numbers.then((all) => all.speech));
-const tasks = new TasksView(document.getElementById("panel-tasks")!, numbers.then((all) => all.tasks));
+const sound = new SoundView(
+  view,
+  () => Model.fetch("models/speech-commands.onnx"),
+  numbers.then((all) => all.speech),
+);
+const tasks = new TasksView(
+  document.getElementById("panel-tasks")!,
+  numbers.then((all) => all.tasks),
+);
 const own = new OwnView(document.getElementById("panel-own")!, () => copy.cloneNode(true) as HTMLElement);
 
 // Tabs: arrow keys move among them, the address says which is open.

@@ -1,6 +1,7 @@
 // A network that reads numbers: a series from a file or the clipboard, read step by step.
 import { acceptFiles, message, part, reducedMotion, say } from "./dom";
-import { curvesLane, Figure, linesLane } from "./figure";
+import { Figure } from "./figure";
+import { curvesLane, linesLane } from "./lanes";
 import { size, type Model, type Reading } from "./model";
 import { decision, hasThreshold, type Decision } from "./rule";
 import { Slider } from "./slider";
@@ -26,7 +27,10 @@ export function parseSteps(text: string, width: number): Float64Array[] {
   const isNames = rows[0].some((cell) => value(cell) === null) && !rows[0].some((cell) => /^[-+.\d]/.test(cell));
   if (rows.length > 1 && isNames) rows = rows.slice(1);
   if (width === 1 && rows.length === 1) rows = rows[0].map((cell) => [cell]);
-  if (rows.length > MAX_STEPS) throw new Error(`There are ${rows.length.toLocaleString("en")} steps: more than ${MAX_STEPS.toLocaleString("en")} are too many here.`);
+  if (rows.length > MAX_STEPS)
+    throw new Error(
+      `There are ${rows.length.toLocaleString("en")} steps: more than ${MAX_STEPS.toLocaleString("en")} are too many here.`,
+    );
   return rows.map((row, place) => {
     if (row.length !== width)
       throw new Error(`Line ${place + 1} has ${plural(row.length, "number")}, and the network reads ${width} a step.`);
@@ -59,7 +63,12 @@ export class NumbersView {
     part(root, "settings").hidden = !hasThreshold(about);
     if (hasThreshold(about)) slider.offer((this.theta = about.rule.threshold!));
     const width = size(about.x.shape);
-    say(part(root, "hint"), width === 1 ? "One number a step: one a line, or all in one line." : `One step a line: ${width} numbers, with commas, semicolons, tabs or spaces between them.`);
+    say(
+      part(root, "hint"),
+      width === 1
+        ? "One number a step: one a line, or all in one line."
+        : `One step a line: ${width} numbers, with commas, semicolons, tabs or spaces between them.`,
+    );
     const text = part<HTMLTextAreaElement>(root, "text");
     part(root, "read").addEventListener("click", () => void this.read(text.value));
     part(root, "choose").addEventListener("click", () => part(root, "file").click());
@@ -82,13 +91,14 @@ export class NumbersView {
     try {
       const { about } = this.model;
       const series = parseSteps(text, size(about.x.shape));
-      if (!about.x.raw && series.some((row) => row.some(Number.isNaN))) throw new Error("This network cannot read missing values.");
+      if (!about.x.raw && series.some((row) => row.some(Number.isNaN)))
+        throw new Error("This network cannot read missing values.");
       const run = ++this.run;
       this.series = series;
       this.reading = this.model.begin();
       this.decided = null;
       const perFrame = reducedMotion() ? series.length : Math.ceil(series.length / (60 * ANIMATION_SECONDS));
-      for (let known = 0; known < series.length && run === this.run && !this.decided; ) {
+      for (let known = 0; known < series.length && run === this.run && !this.decided;) {
         known = Math.min(series.length, known + perFrame);
         await this.advance(run, known);
         this.render();
@@ -138,7 +148,8 @@ export class NumbersView {
       {
         length,
         unit: "steps",
-        ticks: 10 ** Math.floor(Math.log10(length / 2)) * (length / 10 ** Math.floor(Math.log10(length / 2)) > 10 ? 5 : 1),
+        ticks:
+          10 ** Math.floor(Math.log10(length / 2)) * (length / 10 ** Math.floor(Math.log10(length / 2)) > 10 ? 5 : 1),
         lanes: [
           linesLane("the numbers", this.series.slice(0, decided ? undefined : steps), at),
           curvesLane("how sure it is of each class", 130, {
@@ -150,7 +161,9 @@ export class NumbersView {
             dot: decided?.fired ? decided.steps : null,
           }),
         ],
-        spikes: decided?.fired ? [{ at: decided.steps, text: `step ${decided.steps}`, veil: extra ? "after the answer" : "never computed" }] : [],
+        spikes: decided?.fired
+          ? [{ at: decided.steps, text: `step ${decided.steps}`, veil: extra ? "after the answer" : "never computed" }]
+          : [],
         cursor: null,
       },
       decided ? (part(root, "status").textContent ?? "") : "The numbers and the probability of each class.",

@@ -68,7 +68,10 @@ export class OwnView {
       name,
       reads: reads(about),
       answers: answers(about),
-      labels: about.labels.length > 40 ? plural(about.labels.length, "class").replace("classs", "classes") : about.labels.join(", "),
+      labels:
+        about.labels.length > 40
+          ? plural(about.labels.length, "class").replace("classs", "classes")
+          : about.labels.join(", "),
       size: `${(model.bytes / 1e6).toFixed(2)} MB`,
     };
     for (const [key, text] of Object.entries(facts)) say(part(this.root, `fact-${key}`), text);

@@ -23,7 +23,7 @@ export function readWav(bytes: ArrayBuffer): Recording | null {
   const view = new DataView(bytes);
   if (bytes.byteLength < 12 || tag(view, 0) !== "RIFF" || tag(view, 8) !== "WAVE") return null;
   let format: { kind: number; channels: number; rate: number; bits: number } | null = null;
-  for (let at = 12; at + 8 <= bytes.byteLength; ) {
+  for (let at = 12; at + 8 <= bytes.byteLength;) {
     const name = tag(view, at);
     const length = view.getUint32(at + 4, true);
     const start = at + 8;
@@ -108,6 +108,22 @@ export function writeWav(samples: Float32Array, rate: number): Blob {
   text(36, "data");
   header.setUint32(40, 4 * samples.length, true);
   return new Blob([header.buffer, new Float32Array(samples)], { type: "audio/wav" });
+}
+
+/** Play samples where the browser allows it. */
+export function hear(samples: Float32Array, rate: number): { stop(): void } | null {
+  try {
+    const context = new AudioContext();
+    const buffer = context.createBuffer(1, samples.length, rate);
+    buffer.copyToChannel(new Float32Array(samples), 0);
+    const source = new AudioBufferSourceNode(context, { buffer });
+    source.connect(context.destination);
+    source.onended = () => void context.close();
+    source.start();
+    return { stop: () => source.stop() };
+  } catch {
+    return null;
+  }
 }
 
 const ZERO_CROSSINGS = 24; // of the kernel on each side of a sample

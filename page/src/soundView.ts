@@ -1,12 +1,13 @@
 // A network that reads sound: speak or open a recording, see it being read, and when it answers.
 import { drawCurve, type Point } from "./curve";
 import { acceptFiles, message, part, reducedMotion, say } from "./dom";
-import { curvesLane, Figure, heatLane, waveLane, type Spike } from "./figure";
+import { Figure, type Spike } from "./figure";
+import { curvesLane, heatLane, waveLane } from "./lanes";
 import { listen, type Listening } from "./microphone";
 import type { Model, Reading, Sound } from "./model";
 import { decision, hasThreshold, type Decision } from "./rule";
 import { Slider } from "./slider";
-import { joined, LogMel, readSound, writeWav } from "./sound";
+import { hear, joined, LogMel, readSound, writeWav } from "./sound";
 import { percent, plural, theta as written, whole } from "./text";
 
 const SPOKEN_SECONDS = 1; // of a voice that the network may hear: as long as the recordings it learned from
@@ -73,7 +74,10 @@ export class SoundView {
     if (hasThreshold(about)) {
       const numbers = await this.numbers;
       this.theta = about.rule.threshold!;
-      this.slider.offer(this.theta, numbers?.points.map((point) => point.theta));
+      this.slider.offer(
+        this.theta,
+        numbers?.points.map((point) => point.theta),
+      );
     }
     part(this.root, "settings").hidden = this.theta === null;
     this.render();
@@ -318,7 +322,9 @@ export class SoundView {
         spikes: decided?.fired ? spike : [],
         cursor: decided || !this.samples.length ? null : (1000 * this.samples.length) / rate,
       },
-      decided ? part(root, "status").textContent ?? "" : "The sound, its log-mel picture and the probability of each word.",
+      decided
+        ? (part(root, "status").textContent ?? "")
+        : "The sound, its log-mel picture and the probability of each word.",
     );
   }
 
@@ -350,11 +356,12 @@ export class SoundView {
     if (!decided || !model) {
       delete box.dataset.label;
       say(part(root, "saved"), "–");
-      say(part(root, "saved-detail"), "of the computation saved");
+      say(part(root, "saved-detail"), "computation saved");
       say(part(root, "status"), HINTS[state]);
       return;
     }
-    const total = Math.floor((this.length * this.sound.sample_rate) / 1000 / this.sound.hop) + 1 - (model.about.warm_up - 1);
+    const total =
+      Math.floor((this.length * this.sound.sample_rate) / 1000 / this.sound.hop) + 1 - (model.about.warm_up - 1);
     const share = 1 - decided.steps / total;
     const word = model.about.labels[decided.label];
     Object.assign(box.dataset, {
@@ -367,11 +374,14 @@ export class SoundView {
     say(part(root, "saved"), percent(share));
     say(part(root, "saved-detail"), `saved: ${decided.steps} of ${plural(total, "step")}`);
     const extra = (this.reading?.steps ?? 0) - decided.steps;
-    const why = extra > 0 ? ` ${plural(extra, "step")} after the answer were computed only because the slider was moved.` : "";
+    const saved =
+      extra > 0
+        ? `${percent(share)} of the computation comes after it; ${plural(extra, "step")} of that were computed here only because the slider was moved.`
+        : `${percent(share)} of the computation was saved.`;
     const sure = decided.fired
-      ? `“${word}” after ${whole(clock)} ms, ${percent(decided.probability, 1)} sure. ${percent(share)} of the computation was saved.`
+      ? `“${word}” after ${whole(clock)} ms, ${percent(decided.probability, 1)} sure. ${saved}`
       : `Never sure enough. At the end it takes “${word}” (${percent(decided.probability)}).`;
-    say(part(root, "status"), `${this.note}${sure}${why}`);
+    say(part(root, "status"), `${this.note}${sure}`);
   }
 
   private async curve(): Promise<void> {
@@ -383,24 +393,17 @@ export class SoundView {
     const text = current
       ? `At θ = ${written(current.theta)}: ${percent(current.accuracy, 1)} right after ${whole(current.time)} ms on average.`
       : "";
-    say(part(this.root, "curve-text"), `${text} Measured on ${numbers.recordings.toLocaleString("en")} test recordings.`);
+    say(
+      part(this.root, "curve-text"),
+      `${text} Measured on ${numbers.recordings.toLocaleString("en")} test recordings.`,
+    );
     const lines = [{ name: "", kind: "ours" as const, points: numbers.points }];
-    drawCurve(part<SVGSVGElement>(this.root, "curve"), lines, current, "ms heard", `Accuracy against time heard. ${text}`);
-  }
-}
-
-/** Play samples where the browser allows it. */
-function hear(samples: Float32Array, rate: number): { stop(): void } | null {
-  try {
-    const context = new AudioContext();
-    const buffer = context.createBuffer(1, samples.length, rate);
-    buffer.copyToChannel(new Float32Array(samples), 0);
-    const source = new AudioBufferSourceNode(context, { buffer });
-    source.connect(context.destination);
-    source.onended = () => void context.close();
-    source.start();
-    return { stop: () => source.stop() };
-  } catch {
-    return null;
+    drawCurve(
+      part<SVGSVGElement>(this.root, "curve"),
+      lines,
+      current,
+      "ms heard",
+      `Accuracy against time heard. ${text}`,
+    );
   }
 }

@@ -1,12 +1,14 @@
 // The paper's tasks: a rank-coded and a conventional network read the same sequence side by side.
 import { drawCurve, type Line, type Point } from "./curve";
 import { part, reducedMotion, say } from "./dom";
-import { EXAMPLES, imageOf, SIDE, spikeTimes, type Stroke } from "./digits";
-import { barsLane, curvesLane, Figure, type Box, type Lane, type Painter, type Spike } from "./figure";
+import { EXAMPLES, imageOf, spikeTimes, type Stroke } from "./digits";
+import { Figure, type Lane, type Spike } from "./figure";
+import { curvesLane } from "./lanes";
 import { Model, type Reading } from "./model";
+import { Pad } from "./pad";
 import { decide, decision, type Decision } from "./rule";
 import { Slider } from "./slider";
-import { spotting, twoSequence, type Sequence } from "./tasks";
+import { appearing, TASKS, type Task } from "./tasks";
 import { percent, plural, theta as written } from "./text";
 
 const BATCH = 500; // sequences that are played at once
@@ -25,98 +27,6 @@ interface Item {
   lane(known: number): Lane;
 }
 
-interface Task {
-  steps: number;
-  ranked: string; // names of the networks
-  conventional: string;
-  pause: number; // milliseconds from step to step
-  about: string;
-  conventionalIs: string;
-  draw?: () => Sequence;
-  lane?: (values: number[], known: number) => Lane;
-  names: [string, string] | null;
-}
-
-const coins = (values: number[], known: number): Lane => ({
-  title: "coin flips",
-  height: 44,
-  draw: (paint, box) => {
-    const radius = Math.min(11, (paint.x(1) - paint.x(0)) / 2 - 1);
-    values.slice(0, known).forEach((value, place) => coin(paint, box, place, value, radius));
-  },
-});
-
-function coin(paint: Painter, box: Box, place: number, value: number, radius: number): void {
-  const { context } = paint;
-  context.beginPath();
-  context.arc(paint.x(place + 0.5), box.top + box.height / 2 + (value ? -8 : 8), radius, 0, 2 * Math.PI);
-  context.fillStyle = paint.color(value ? "data" : "lane");
-  context.strokeStyle = paint.color("data");
-  context.lineWidth = 1.6;
-  context.fill();
-  context.stroke();
-}
-
-/** The image as it appears: one picture for each step. */
-const appearing = (image: Uint8Array, times: number[], known: number): Lane => ({
-  title: "the digit appears, darkest ink first",
-  height: 64,
-  draw: (paint, box) => {
-    const { context } = paint;
-    const side = Math.min(box.height, paint.x(1) - paint.x(0) - 3);
-    for (let step = 1; step <= known; step++) {
-      const left = (paint.x(step - 1) + paint.x(step)) / 2 - side / 2;
-      const top = box.top + (box.height - side) / 2;
-      context.fillStyle = paint.color("lane");
-      context.fillRect(left, top, side, side);
-      context.fillStyle = paint.color("data");
-      times.forEach((time, place) => {
-        if (time > step || image[place] === 0) return;
-        const pixel = side / SIDE;
-        context.fillRect(left + (place % SIDE) * pixel, top + Math.floor(place / SIDE) * pixel, pixel + 0.3, pixel + 0.3);
-      });
-    }
-  },
-});
-
-const TASKS: Record<string, Task> = {
-  spotting: {
-    steps: 25,
-    ranked: "spotting-rank-coded",
-    conventional: "spotting-conventional",
-    pause: 110,
-    about:
-      "From the paper: 25 coin flips, one at a time. Is there a run of five equal ones? Once it has come, nothing can change the answer, and a network that has learned when to answer stops there.",
-    conventionalIs:
-      "The conventional network was trained on its answer at the end, and is read to the end. The rank-coded one learned only from its spikes: with a much larger θ it comes to steps that it does not know.",
-    draw: () => spotting(),
-    lane: coins,
-    names: ["no run of five", "a run of five"],
-  },
-  "two-sequence": {
-    steps: 40,
-    ranked: "two-sequence-rank-coded",
-    conventional: "two-sequence-conventional",
-    pause: 90,
-    about:
-      "From the paper: 40 noisy values whose mean is a little above or a little below zero. With little noise a few values tell; with much noise it takes nearly all of them. The network is not told how noisy the sequence is.",
-    conventionalIs: "The conventional network was trained on its answer at the end, and is read to the end.",
-    draw: twoSequence,
-    lane: (values, known) => barsLane("values", values, known, 0.4),
-    names: ["below zero", "above zero"],
-  },
-  digits: {
-    steps: 10,
-    ranked: "digits",
-    conventional: "digits",
-    pause: 260,
-    about:
-      "From the paper: a handwritten digit appears over ten steps, its darkest ink first. Draw one with a finger or the mouse, or take one of ours. The network has seen only digits of the MNIST training set.",
-    conventionalIs: "Here both are the same network: once with its threshold, and once read to the end.",
-    names: null,
-  },
-};
-
 export class TasksView {
   private name = "";
   private ranked: Model | null = null;
@@ -127,12 +37,12 @@ export class TasksView {
   private shown = 0; // steps that have been played
   private theta = 0.95;
   private run = 0;
-  private strokes: Stroke[] = [];
   private batches: { labels: number[]; first: Float32Array[]; second: Float32Array }[] = [];
   private working: Promise<void> = Promise.resolve();
   private readonly models = new Map<string, Promise<Model>>();
   private readonly figure: Figure;
   private readonly slider: Slider;
+  private readonly pad: Pad;
 
   constructor(
     private readonly root: HTMLElement,
@@ -145,8 +55,12 @@ export class TasksView {
     part(root, "next").addEventListener("click", () => void this.next());
     part(root, "batch").addEventListener("click", () => void this.batch());
     part(root, "clear").addEventListener("click", () => this.clear());
+    this.pad = new Pad(
+      part<HTMLCanvasElement>(root, "pad"),
+      () => this.shown && this.clear(), // the last digit was read: a new one begins
+      () => this.drawn(),
+    );
     this.examples();
-    this.pad();
     this.render();
   }
 
@@ -170,7 +84,7 @@ export class TasksView {
     this.item = this.first = this.second = this.ranked = null;
     this.batches = [];
     this.shown = 0;
-    this.strokes = [];
+    this.pad.show([]);
     const { task, root } = this;
     say(part(root, "about"), task.about);
     say(part(root, "conventional-is"), task.conventionalIs);
@@ -186,7 +100,10 @@ export class TasksView {
     if (run !== this.run) return;
     [this.ranked, this.conventional] = [ranked, conventional];
     this.theta = ranked.about.rule.threshold!;
-    this.slider.offer(this.theta, numbers[name].ranked.map((point) => point.theta));
+    this.slider.offer(
+      this.theta,
+      numbers[name].ranked.map((point) => point.theta),
+    );
     void this.curve();
     if (task.draw) await this.next();
     else this.example(EXAMPLES[3]);
@@ -212,7 +129,7 @@ export class TasksView {
     this.item = item;
     this.first = this.ranked.begin();
     this.second = this.conventional.begin();
-    for (this.shown = 0; this.shown < this.task.steps; ) {
+    for (this.shown = 0; this.shown < this.task.steps;) {
       const x = item.inputs[this.shown];
       await this.second.read(x);
       if (run !== this.run) return;
@@ -281,64 +198,20 @@ export class TasksView {
   }
 
   private example(strokes: Stroke[]): void {
-    this.strokes = strokes.map((stroke) => [...stroke]);
+    this.pad.show(strokes);
     this.drawn();
   }
 
   private clear(): void {
     this.run += 1;
-    this.strokes = [];
+    this.pad.show([]);
     this.item = this.first = this.second = null;
     this.shown = 0;
-    this.paintPad();
     this.render();
   }
 
-  private pad(): void {
-    const pad = part<HTMLCanvasElement>(this.root, "pad");
-    const at = (event: PointerEvent): [number, number] => [event.offsetX / pad.clientWidth, event.offsetY / pad.clientHeight];
-    let drawing = false;
-    let timer = 0;
-    pad.addEventListener("pointerdown", (event) => {
-      drawing = true;
-      clearTimeout(timer);
-      pad.setPointerCapture(event.pointerId);
-      if (this.shown) this.clear(); // the last digit was read: a new one begins
-      this.strokes.push([at(event)]);
-      this.paintPad();
-    });
-    pad.addEventListener("pointermove", (event) => {
-      if (!drawing) return;
-      this.strokes[this.strokes.length - 1].push(at(event));
-      this.paintPad();
-    });
-    const end = () => {
-      if (drawing) timer = window.setTimeout(() => this.drawn(), 700); // another stroke may follow
-      drawing = false;
-    };
-    pad.addEventListener("pointerup", end);
-    pad.addEventListener("pointercancel", end);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paintPad());
-  }
-
-  private paintPad(): void {
-    const pad = part<HTMLCanvasElement>(this.root, "pad");
-    const context = pad.getContext("2d")!;
-    context.clearRect(0, 0, pad.width, pad.height);
-    context.strokeStyle = getComputedStyle(pad).getPropertyValue("--data");
-    context.lineWidth = 0.075 * pad.width;
-    context.lineCap = context.lineJoin = "round";
-    for (const stroke of this.strokes) {
-      context.beginPath();
-      stroke.forEach(([x, y]) => context.lineTo(x * pad.width, y * pad.height));
-      if (stroke.length === 1) context.lineTo(stroke[0][0] * pad.width + 0.1, stroke[0][1] * pad.height);
-      context.stroke();
-    }
-  }
-
   private drawn(): void {
-    this.paintPad();
-    const image = imageOf(this.strokes);
+    const image = imageOf(this.pad.strokes);
     if (!image || this.name !== "digits") return;
     const { steps } = this.task;
     const times = spikeTimes(image, steps);
@@ -381,7 +254,11 @@ export class TasksView {
         ]
       : [];
     const of = task.names ? ` of “${task.names[1]}”` : "";
-    const silent: Lane = { title: task.draw ? "the sequence" : "the digit appears, darkest ink first", height: task.draw ? 44 : 64, draw: () => {} };
+    const silent: Lane = {
+      title: task.draw ? "the sequence" : "the digit appears, darkest ink first",
+      height: task.draw ? 44 : 64,
+      draw: () => {},
+    };
     if (this.name === "two-sequence") silent.height = 90;
     this.figure.show(
       {
@@ -396,15 +273,28 @@ export class TasksView {
         spikes,
         cursor: shown && shown < task.steps ? shown : null,
       },
-      answer ? `The rank-coded network answers ${this.named(answer.label)} after ${plural(answer.steps, "step")}.` : "The sequence and the probabilities of both networks.",
+      answer
+        ? `The rank-coded network answers ${this.named(answer.label)} after ${plural(answer.steps, "step")}.`
+        : "The sequence and the probabilities of both networks.",
     );
     this.result("ranked", answer);
     this.result("conventional", end);
-    say(part(root, "remark"), item && end && item.label !== null ? `The truth: ${this.named(item.label)}; ${item.remark}.` : " ");
+    say(
+      part(root, "remark"),
+      item && end && item.label !== null ? `The truth: ${this.named(item.label)}; ${item.remark}.` : " ",
+    );
     const saved = answer && end ? `${percent(1 - answer.steps / task.steps)} of the steps were never computed.` : " ";
-    say(part(root, "saved"), answer && first!.steps > answer.steps ? `${percent(1 - answer.steps / task.steps)} of the steps come after the answer; some were computed only for the slider.` : saved);
+    say(
+      part(root, "saved"),
+      answer && first!.steps > answer.steps
+        ? `${percent(1 - answer.steps / task.steps)} of the steps come after the answer; some were computed only for the slider.`
+        : saved,
+    );
     if (answer && end)
-      say(part(root, "status"), `Rank-coded: ${this.named(answer.label)} after ${answer.steps} of ${task.steps} steps. Conventional: ${this.named(end.label)} after all ${task.steps}.`);
+      say(
+        part(root, "status"),
+        `Rank-coded: ${this.named(answer.label)} after ${answer.steps} of ${task.steps} steps. Conventional: ${this.named(end.label)} after all ${task.steps}.`,
+      );
     this.table(item);
     this.tally();
   }
@@ -467,6 +357,12 @@ export class TasksView {
       ? `At θ = ${written(current.theta)}: ${percent(current.accuracy, 1)} right after ${current.time.toFixed(1)} steps on average. To the end: ${percent(numbers.conventional.accuracy, 1)} after ${numbers.conventional.time}.`
       : "";
     say(part(this.root, "curve-text"), `${text} Measured on ${numbers.rows.toLocaleString("en")} test sequences.`);
-    drawCurve(part<SVGSVGElement>(this.root, "curve"), lines, current, "steps read", `Accuracy against steps read. ${text}`);
+    drawCurve(
+      part<SVGSVGElement>(this.root, "curve"),
+      lines,
+      current,
+      "steps read",
+      `Accuracy against steps read. ${text}`,
+    );
   }
 }
