@@ -27,7 +27,7 @@ ORDER = [
     "training",
     "prediction streaming estimator",
     "export",
-    "bench experiments serve",
+    "bench experiments serve sweeps",
     "cli __main__",
 ]
 PLACES = {name: place for place, line in enumerate(ORDER) for name in line.split()}
@@ -47,6 +47,9 @@ EXTRAS = [
     "fastapi",
     "uvicorn",
     "websockets",
+    "ray",
+    "optuna",
+    "pandas",
 ]
 
 
@@ -177,6 +180,6 @@ def test_the_public_names():
     names = """AtEnd AtSpike Audio BadData Batch Curve Decision Detection EarlyClassifier EveryStep FireAt History
     Listener LogMel Network Never Objective OptimalStopping Patience Prediction Report Rule StepThresholds Stream
     StreamPool Switch Threshold Trace Training Tuning UntilSpike cells data decide engines evaluate export_onnx fit
-    fit_rule load predict save tasks trace tradeoff tune"""
+    fit_rule load predict save sweep tasks trace tradeoff tune"""
     assert sorted(rankcode.__all__) == names.split()
     assert all(hasattr(rankcode, name) for name in names.split())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rankcode.saving.run_folder import load
     from rankcode.stopping import Tuning, fit_rule, tune
     from rankcode.streaming import Detection, Listener, Stream, StreamPool
+    from rankcode.sweeps import sweep
     from rankcode.training import History, Training, fit
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "load",
     "predict",
     "save",
+    "sweep",
     "tasks",
     "trace",
     "tradeoff",
@@ -78,7 +80,7 @@ __all__ = [
 
 # Modules in which a public name is looked for; the last needs scikit-learn.
 _HOMES = """data decision front_ends.audio inference metrics network objectives prediction rules saving.model_file
-saving.run_folder stopping streaming training export estimator"""
+saving.run_folder stopping streaming training export sweeps estimator"""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,7 @@
-"""Tasks, schedules and data by name."""
+"""Tasks and data by name."""
 
 from pathlib import Path
 
-import pytest
-
-import rankcode as rc
 from rankcode.cli import options
 from rankcode.tasks import OwnData, SpeechCommands, Spotting
 
@@ -17,19 +14,6 @@ def test_a_name_is_a_task_and_a_path_is_own_data(tmp_path):
     assert options.named_task("speech-commands", data="x", augment=True, skip_bad=None) == SpeechCommands(
         str(tmp_path / "here" / "x"), augment=True
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "beta"), [("0", 0.0), ("-0.5", -0.5), ("0:0.4,0.5:0.1", rc.Switch((0, 0.4), (0.5, 0.1)))]
-)
-def test_beta_is_a_number_or_a_schedule(text, beta):
-    assert options.read_beta(text) == beta
-
-
-@pytest.mark.parametrize("text", ["", "inf", "0:", "0:1:2", "0.5:1,0.2:3", "a:b"])
-def test_what_is_no_beta(text):
-    with pytest.raises(ValueError, match="beta must be a number"):
-        options.read_beta(text)
 
 
 def test_the_name_of_data(tmp_path):

@@ -22,6 +22,7 @@ from rankcode.cli.messages import suggestion
 COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
     "demo": "Train two small networks and write a page that compares them.",
     "train": "Train a network on a task, or on your own data.",
+    "sweep": "Train many networks, and find the best trade-offs among them.",
     "resume": "Continue a run that was interrupted, or train it for longer.",
     "evaluate": "Measure accuracy and steps read on test data.",
     "tune": "Fit the rule of a network to what you need.",
@@ -59,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _warn(message, options)
             with EndedByCtrlC():
-                command = _parsed(argv, options)
+                command = parsed(argv, options)
             if command is not None:
                 command.run()
         sys.stdout.flush()
@@ -73,8 +74,9 @@ def main(argv: list[str] | None = None) -> None:
         _stop(messages.explained(error, options), 2 if type(error) is ValueError else 1)
 
 
-def _parsed(argv: list[str], options: set[str]) -> Any:
+def parsed(argv: list[str], options: set[str] | None = None) -> Any:
     """The command that was asked for, and into `options` the names of its arguments; None after help."""
+    options = set() if options is None else options
     name, *rest = argv or [""]
     if name in ("--help", "-h"):
         print(OVERVIEW, end="")

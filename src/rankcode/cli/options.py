@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -12,13 +11,12 @@ from cyclopts import Group, Parameter
 
 from rankcode.cli.messages import suggestion
 from rankcode.network import Network
-from rankcode.objectives import AtEnd, AtSpike, Beta, EveryStep, Objective, Switch, UntilSpike
-from rankcode.rules import Rule, Threshold, check_rule
+from rankcode.rules import Threshold, check_rule
 from rankcode.tasks import TASKS, OwnData
 
-MOST_USED, DATA, NETWORK, OPTIMISATION, RUN = (
+SWEEP, MOST_USED, DATA, NETWORK, OPTIMISATION, RUN = (
     Group(name, sort_key=place)
-    for place, name in enumerate(("Most used", "Data", "Network", "Optimisation", "Run"), start=1)
+    for place, name in enumerate(("Sweep", "Most used", "Data", "Network", "Optimisation", "Run"))
 )
 
 Flag = Annotated[bool, Parameter(negative=())]
@@ -33,7 +31,6 @@ MovedData = Annotated[
 TestRows = Annotated[
     int | None, Parameter(help="Test sequences to draw, for a generated task. Default: as the task says.")
 ]
-ObjectiveName = Literal["at-spike", "at-end", "every-step", "until-spike"]
 
 
 def named_task(name: str, **options: Any) -> Any:
@@ -56,27 +53,6 @@ def data_name(task: str) -> str:
     path = Path(os.path.abspath(task))
     name = task if task in TASKS else path.name if path.is_dir() else path.stem
     return name.removesuffix("_TRAIN").removesuffix("_TEST")
-
-
-def read_beta(text: str) -> Beta:
-    try:
-        if ":" not in text:
-            if not math.isfinite(float(text)):
-                raise ValueError
-            return float(text)
-        return Switch(*(tuple(float(part) for part in pair.split(":")) for pair in text.split(",")))  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"--beta must be a number, or share:value pairs such as 0:0.4,0.5:0.165, not {text!r}"
-        ) from None
-
-
-def named_objective(name: str, rule: Rule, beta: Beta) -> Objective:
-    if name in ("at-spike", "until-spike"):
-        return (AtSpike if name == "at-spike" else UntilSpike)(rule=rule, beta=beta)
-    if name == "every-step" and beta:
-        raise ValueError("every-step has no --beta")
-    return AtEnd(beta) if name == "at-end" else EveryStep()
 
 
 def rule_at(threshold: float, network: Network) -> Threshold:

@@ -9,7 +9,6 @@ from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, repla
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import torch
 from cyclopts import Parameter
 
 from rankcode.cli.messages import as_flags, say, say_left_out
@@ -20,17 +19,13 @@ from rankcode.cli.options import (
     OPTIMISATION,
     RUN,
     Flag,
-    ObjectiveName,
     data_name,
-    named_objective,
     named_task,
-    read_beta,
 )
 from rankcode.data.series import Layout
 from rankcode.front_ends import Standardise
 from rankcode.network import Network
 from rankcode.objectives import Objective
-from rankcode.rules import Threshold
 from rankcode.saving.run_folder import free_folder
 from rankcode.stopping import Wish
 from rankcode.tasks import OwnData
@@ -38,7 +33,8 @@ from rankcode.training.distributed import own_device
 from rankcode.training.loop import Training, fit
 from rankcode.training.recipes import RecipeName, recipe
 from rankcode.training.series_model import ModelName, fit_task
-from rankcode.training.standard_network import HIDDEN_SIZES, CellName, standard_network
+from rankcode.training.standard_network import CellName
+from rankcode.training.standard_run import NETWORK_OPTIONS, ObjectiveName, standard_objective, standard_run
 
 GROUPS = {
     MOST_USED: "epochs folder",
@@ -161,35 +157,28 @@ class Train:
         if recurrent and (wished or self.model == "kernels"):
             option = min(wished, default="model kernels").replace("_", "-")
             raise ValueError(f"--{option} does not go with options of a recurrent network: train, then rankcode tune")
-        cell = self.cell or recipe(self.recipe, None).cell
-        spiking = cell in ("lif", "conv-lif")
-        own_device(Training(**given).device)  # refused before any data is read
-        rule = Threshold((1.0 if spiking else 0.95) if self.threshold is None else self.threshold)
-        if rule.threshold > 1 and not spiking:
-            raise ValueError(f"--threshold {rule.threshold:g} is outside (0, 1], the range of probabilities")
-        names = ("data", "validation_share", "test_share", "split_seed", "layout", "label")
-        options = {name: getattr(self, name) for name in names}
-        task = named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
+        own_device(Training(**given).device)  # this and a wrong objective are refused before any data is read
+        standard_objective(self.recipe, self.objective, self.threshold, self.beta, self.cell)
+        task = self.named_task()
         if isinstance(task, OwnData) and isinstance(task.front_end, Standardise) and not recurrent:
             return self._fit(task, wish, given)
         if wished or self.model == "kernels":
             raise ValueError(f"--{min(wished, default='model kernels').replace('_', '-')} is for series of your own")
-        chosen = recipe(self.recipe, getattr(task.train, "size", None))
-        objective_name = self.objective or chosen.objective
-        if cell in ("lstm", "gru", "lif") and any(each.name == "flat" for each in fields(task)):
-            task = replace(task, flat=True)
-        config = replace(chosen.training, **given)
-        objective = named_objective(objective_name, rule, read_beta(self.beta))
-        torch.manual_seed(config.seed)
-        default_size = chosen.hidden_size if cell == chosen.cell else HIDDEN_SIZES[cell]
-        hidden_size = default_size if self.hidden_size is None else self.hidden_size
-        network = standard_network(
-            task, cell, hidden_size, self.num_layers, self.decay, self.readout_layer_size, self.kernel_size
-        )
+        network, task, objective, config = standard_run(task, **self.network_options(), **given)
         if config.folder is None:
-            folder = free_folder(Path("runs") / f"{data_name(self.task)}-{objective_name}")
-            config = replace(config, folder=str(folder))
+            name = self.objective or recipe(self.recipe, None).objective
+            config = replace(config, folder=str(free_folder(Path("runs") / f"{data_name(self.task)}-{name}")))
         fit_and_report(network, task, objective, config)
+
+    def named_task(self) -> Any:
+        """The task, with the options of the data that were given."""
+        names = ("data", "validation_share", "test_share", "split_seed", "layout", "label")
+        options = {name: getattr(self, name) for name in names}
+        return named_task(self.task, augment=self.augment or None, skip_bad=self.skip_bad or None, **options)
+
+    def network_options(self) -> dict[str, Any]:
+        """The options of the network and its objective, as `standard_run` takes them."""
+        return {name: getattr(self, name) for name in NETWORK_OPTIONS}
 
     def _trains_a_recurrent_network(self, given: dict[str, Any]) -> bool:
         """Whether an option was given that only such a network has."""

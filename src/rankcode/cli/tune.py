@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import closing
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from importlib.util import find_spec
 
 import torch
@@ -15,24 +16,27 @@ from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Wish, tune_on
 from rankcode.stopping.traces import traces_of
 from rankcode.stopping.tuning import Kind
+from rankcode.sweeps import SweepFolder, pick
 from rankcode.training.distributed import own_device
 
 
 @dataclass(frozen=True)
 class Tune:
-    """Fit the rule of a trained network to what you need, and keep it in the run.
+    """Fit the rule of a trained network to what you need, and keep it in the run; or pick a network from a sweep.
 
     Rows that the network was not trained on are used: the validation data of the run, or left-out predictions. Give one
-    wish.
+    wish. From a sweep, the network and the threshold of its front are picked that meet the wish best on validation
+    data; the folder of the sweep can then be used like that of a run.
 
     For example:
 
         rankcode tune runs/gestures --accuracy 0.95
         rankcode tune runs/gestures --mean-steps 20 --kind threshold
+        rankcode tune runs/gestures-sweep --accuracy 0.95
     """
 
     run_folder: str
-    """Folder of the run."""
+    """Folder of the run, or of a sweep."""
     _: KW_ONLY
     accuracy: float | None = None
     """Answer as early as possible with this share of right answers, such as 0.95."""
@@ -54,6 +58,8 @@ class Tune:
     device: Device = "auto"
 
     def run(self) -> None:
+        if SweepFolder(self.run_folder).exists():
+            return self._pick()
         folder = RunFolder(self.run_folder)
         network = folder.model(self.model).to(own_device(self.device))
         seconds = self.seconds_per_step or _seconds_per_step(network)
@@ -74,6 +80,21 @@ class Tune:
             say(f"the rule is in {kept}.safetensors, pictures in tuning.png and reliability.png of {self.run_folder}")
         else:
             say(f"the rule is in {folder.path / f'{kept}.safetensors'}")
+
+    def _pick(self) -> None:
+        """Pick a network and its threshold from a sweep."""
+        given = {field.name for field in fields(self) if getattr(self, field.name) != field.default} - {"run_folder"}
+        for name in given - {"accuracy", "mean_steps", "cost_per_step", "alpha"}:
+            raise ValueError(f"--{name.replace('_', '-')} is for a run: pick one from the sweep, then tune its folder")
+        point = pick(self.run_folder, **{name: getattr(self, name) for name in given})
+        options = " ".join(f"{name.replace('_', '-')}={value}" for name, value in point["options"].items())
+        say(f"{self.run_folder}: picked {point['folder']} ({options}) with the threshold {point['threshold']:g}")
+        for split in ("validation", "test"):
+            values = point[split]
+            measured = f"accuracy {100 * values['accuracy']:.2f} % after {values['mean_steps']:.2f} steps"
+            say(f"  {measured} on {split} data")
+        name = shlex.quote(self.run_folder)
+        say(f"{self.run_folder} now stands for that run, as in: rankcode evaluate {name}")
 
 
 def _seconds_per_step(network: Network) -> float | None:

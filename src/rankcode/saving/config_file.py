@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shlex
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ def write_config(file: Path, config: dict[str, Any]) -> None:
 
 def read_config(file: Path) -> dict[str, Any]:
     if not file.is_file():
+        if (file.parent / "plan.json").exists():
+            name = shlex.quote(str(file.parent))
+            raise FileNotFoundError(f"{file.parent} is a sweep: pick a run with rankcode tune {name} --accuracy 0.95")
         raise FileNotFoundError(f"{file.parent} is not a run folder: it has no config.json")
     with content_of(file):
         config = parse_versioned(file.read_bytes(), "its content")

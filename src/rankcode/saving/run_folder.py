@@ -46,10 +46,12 @@ from rankcode.stopping.calibration import reliability_by_calibration
 from rankcode.stopping.traces import Traces
 from rankcode.tasks.own_data import ARRAYS
 
+PICKED = "picked.json"  # in the folder of a sweep: names the run that was picked, which the folder then stands for
+
 
 class RunFolder:
     def __init__(self, path: str | Path, tensorboard: bool = False):
-        self.path, self.tensorboard = Path(path), tensorboard
+        self.path, self.tensorboard = _picked_run(Path(path)), tensorboard
         self.config_file, self.checkpoint_file = self.path / "config.json", self.path / "checkpoint.pt"
         self.metrics_file, self.held_out_file = self.path / "metrics.jsonl", self.path / "held_out.pt"
         self._events: Any = None
@@ -279,6 +281,15 @@ def load(path: str | Path, network: Network | None = None) -> Network:
 def free_folder(path: Path) -> Path:
     """The path, or the first of path-2, path-3, … that does not exist."""
     return next(free for n in count(1) if not (free := path if n == 1 else path.with_name(f"{path.name}-{n}")).exists())
+
+
+def _picked_run(path: Path) -> Path:
+    """The run that was picked from a sweep, if the folder is one, else the folder itself."""
+    if not (path / PICKED).is_file():
+        return path
+    with content_of(path / PICKED):
+        run = as_object(parse((path / PICKED).read_bytes()), "its content").get("run")
+        return path / read_value(run, str, "run")
 
 
 def _data_setting(names: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,20 @@ from rankcode.training.state import TrainingState
 
 
 def fit(
-    network: Network, task: Any, objective: Objective, config: Training | None = None, *, validation: Any = None
+    network: Network,
+    task: Any,
+    objective: Objective,
+    config: Training | None = None,
+    *,
+    validation: Any = None,
+    stop: Callable[[Network, dict[str, Any]], bool] | None = None,
 ) -> History:
     """Train a network in place.
 
     `task` is a task of rankcode, (inputs, labels[, lengths]) arrays, a DataLoader, or any object whose `train` and, if
     it has one, `validation` is one of these. `validation`, of the same kinds, takes the place of the task's validation
-    data. Without validation data the last weights are kept.
+    data. Without validation data the last weights are kept. `stop` is called after each validation with the validated
+    model and its record; training ends there if it returns True, and can be resumed.
     """
     config = config or Training()
     device = _checked(network, objective, config)
@@ -72,7 +80,8 @@ def fit(
         data = _batches(source, config, device, start=state.batch)
 
         with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar, closing(update):
-            while state.batch < plan.batches:
+            stopped = False
+            while state.batch < plan.batches and not stopped:
                 _seed(device, config.seed, state.batch, group.rank)
                 batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
                 with rows_named(_names(source, config, state.batch, group)):
@@ -90,6 +99,7 @@ def fit(
                             folder.write_model("best", state.model)
                     if plan.is_halfway(state.batch) and group.first and (slow := near_majority(record, source)):
                         warnings.warn(f"at half of the training {slow}", stacklevel=2)
+                    stopped = stop is not None and group.from_first(partial(stop, state.model, record))
                 if plan.saves(state.batch) and folder is not None:
                     folder.write_checkpoint(state.checkpoint())
         _finish(state, folder)
