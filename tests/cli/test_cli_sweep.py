@@ -13,7 +13,7 @@ from rankcode.cli.main import parsed
     [
         ("", ("--over",)),
         ("--over", ("--over",)),
-        ("--over beta", ("'beta' has no values", "such as beta=0,0.1")),
+        ("--over beta", ("'beta' has no values (see",)),
         ("--over betta=1,2", ("'betta' is not an option of a run: did you mean beta?",)),
         ("--over beta=0,much", ("--beta must be a number", "'much'")),
         ("--over hidden-size=4,four", ("--hidden-size", "four", "rankcode train --help")),
@@ -23,7 +23,7 @@ from rankcode.cli.main import parsed
         ("--over learning-rate=1e-2..1e-4", ("learning-rate", "0.01..0.0001")),
         ("--over learning-rate=1e-4..1e-2 --search grid", ("a grid needs values",)),
         ("--over beta=0,1 --beta 2", ("beta is given twice",)),
-        ("--over beta=0,1 --hours 0", ("--hours must be a number above 0",)),
+        ("--over beta=0,1 --hours 0", ("--hours 0 must be above 0",)),
         ("--over test-share=0.1,0.2", ("'test-share' is not an option of a run",)),
         ("--over beta=0,1 --accuracy 0.9", ("there is no option --accuracy",)),
         ("--over beta=0,1 --device cuda:99", ("cuda:99",)),

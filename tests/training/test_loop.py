@@ -207,6 +207,24 @@ def test_validation_data_can_be_given_apart_from_the_task(tmp_path):
             rc.fit(make_network(), train, rc.AtSpike(0.6), resumed, validation=wrong)
 
 
+def test_a_run_that_is_stopped_after_a_validation_can_be_resumed(tmp_path):
+    train, other, seen = easy(40), easy(30, seed=2), []
+    config = rc.Training(epochs=4, batch_size=8, folder=str(tmp_path / "run"), **QUIET)
+
+    def stop(model, record):
+        seen.append((type(model), record["batch"]))
+        return record["batch"] >= 10
+
+    whole, cut = make_network(), make_network()
+    rc.fit(whole, train, rc.AtSpike(0.6), replace(config, folder=None), validation=other)
+    history = rc.fit(cut, train, rc.AtSpike(0.6), config, validation=other, stop=stop)
+    assert seen == [(rc.Network, 5), (rc.Network, 10)] and len(history.records) == 2
+    history = rc.fit(make_network(), train, rc.AtSpike(0.6), replace(config, resume=True), validation=other)
+    assert [record["batch"] for record in history.records] == [5, 10, 15, 20]
+    again = rc.load(tmp_path / "run")
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
+
+
 def test_a_bad_row_is_named_by_its_place_in_the_data():
     inputs, labels = easy(40)
     inputs[23] = torch.nan

@@ -93,13 +93,15 @@ class Sweep(Train):
 
     def _over(self) -> Iterator[tuple[str, Any]]:
         """The options of --over, with values as rankcode train reads them."""
+        if not self.over:
+            raise ValueError("--over needs options and their values (see rankcode sweep --help)")
         for text in self.over:
             written, _, values = text.partition("=")
             name = written.removeprefix("--").replace("-", "_")
             if name not in OPTIONS or not values:
-                close = suggestion(written, [each.replace("_", "-") for each in OPTIONS])
+                close = "" if name in OPTIONS else suggestion(written, [each.replace("_", "-") for each in OPTIONS])
                 problem = "has no values" if name in OPTIONS else "is not an option of a run"
-                raise ValueError(f"--over {text}: {written!r} {problem}{close and ': '}{close} (such as beta=0,0.1)")
+                raise ValueError(f"--over: {written!r} {problem}{close and ': '}{close} (see rankcode sweep --help)")
             parts = values.split("..") if ".." in values else values.split(";" if ";" in values else ",")
             read = [self._read(name, part) for part in parts]
             yield name, "..".join(map(str, read)) if ".." in values else read

@@ -88,7 +88,7 @@ def run_sweep(
     """`sweep`, without the frame. `limits`: runs, search, early_stopping and thresholds."""
     for name, value in {"hours": hours, "cpus_per_run": cpus_per_run, "gpus_per_run": gpus_per_run}.items():
         if value is not None and not (value > 0 or (name == "gpus_per_run" and value == 0)):
-            raise ValueError(f"{name} must be a number above 0, not {value!r}")
+            raise ValueError(f"{name}={value:g} must be above 0")
     deadline = None if hours is None else time.time() + 3600 * hours
     wanted = make_plan(task, over, options, **limits)
     kept, plan = _opened(folder, task, wanted)
