@@ -16,7 +16,7 @@ from small_data import CPU, QUICK, says, tone, two_levels
 import rankcode
 from rankcode.cli.main import COMMANDS, main
 
-EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "pyarrow", "tensorboard", "triton", "fastapi", "uvicorn")
+EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "pyarrow", "tensorboard", "triton", "fastapi", "uvicorn", "ray")
 SOURCE = str(Path(rankcode.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE}
 
@@ -243,6 +243,7 @@ def test_the_core_alone_runs_the_commands_and_names_missing_extras(trained):
         (["predict", sound, "one.mp3", *CPU], "audio"),
         (["predict", sound, "other_rate.wav", *CPU], "audio"),
         (["serve", "--api"], "serve"),
+        (["sweep", "spotting", "--over", "beta=0,0.1", "--hidden-size", "2", *CPU], "ray"),
     ]
     done = without(EXTRAS, *commands.values(), *(arguments for arguments, _ in wanted))
     for said, (status, out, err) in zip(commands, done[: len(commands)], strict=True):

@@ -44,7 +44,6 @@ Recurrent networks that learn when to answer, and compute nothing after it.
 Commands:
 {"".join(f"  {name:<10} {line}{chr(10)}" for name, line in COMMANDS.items())}
 Example: rankcode train gestures.npz --folder runs/gestures
-
 Options:
   --help     Show this text; rankcode COMMAND --help explains a command.
   --version  Show the version.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,9 @@ def run_sweep(
             raise ValueError(f"{name}={value:g} must be above 0")
     deadline = None if hours is None else time.time() + 3600 * hours
     wanted = make_plan(task, over, options, **limits)
-    kept, plan = _opened(folder, task, wanted)
+    for needed in ("ray", *(["optuna"] if wanted["search"] == "bayesian" else [])):
+        import_module(needed)  # raises before anything is written if it is missing
+    kept, plan = _opened(folder, wanted)
     where = {name: options[name] for name in WHERE if name in options}
     use_gpus = str(options.get("device", "auto")) != "cpu"
     try:
@@ -108,7 +111,7 @@ def run_sweep(
     return kept
 
 
-def _opened(folder: str | Path | None, task: Any, plan: dict[str, Any]) -> tuple[SweepFolder, dict[str, Any]]:
+def _opened(folder: str | Path | None, plan: dict[str, Any]) -> tuple[SweepFolder, dict[str, Any]]:
     """The folder of a sweep, and its plan. The default one is the first that is free or holds the same sweep."""
     path = plan["task"].get("path")
     name = next((name for name, kind in TASKS.items() if kind.__name__ == plan["task"]["kind"]), None)
