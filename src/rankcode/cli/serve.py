@@ -88,7 +88,7 @@ class Serve:
         access = Access(frozenset({*self.allow_host, self.host}), frozenset(self.allow_origin), self._token())
         limits = Limits(
             max_clients=self.max_clients,
-            max_streams=self.max_streams or measured_streams(model),
+            max_streams=measured_streams(model) if self.max_streams is None else self.max_streams,
             streams_per_client=self.streams_per_client,
             idle_seconds=self.idle_seconds,
         )
@@ -99,6 +99,7 @@ class Serve:
                 message = "whoever can reach this computer can use the service, as there is no --token-file"
                 say(f"rankcode: warning: {message}", file=sys.stderr)
             say(f"serving {name} at http://{address}:{port}, up to {limits.max_streams:,} streams; Ctrl-C stops it")
+            sys.stdout.flush()  # also into a pipe
 
         serve(Service(model, limits, access), self.host, 8000 if self.port is None else self.port, started)
 

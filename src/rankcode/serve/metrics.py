@@ -10,7 +10,7 @@ SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
 
 
 class Counter:
-    """A number that only grows, for each value of its label. A counter is changed by one thread only."""
+    """A number that only grows, for each value of its label. Each is changed by one thread only."""
 
     def __init__(self, name: str, text: str, label: str = ""):
         self.name, self.text, self.label = name, text, label

@@ -220,7 +220,7 @@ class StreamWorker:
             raise ValueError(f"a connection may have {self.limits.streams_per_client} streams at once")
         full = len(self._streams) >= self.limits.max_streams
         if full or (self.overloaded and len(client.live) >= client.admitted):
-            self.metrics.refused.add(of="capacity" if full else "overload")
+            self.metrics.refused.add(of="stream beyond capacity" if full else "stream in overload")
             self._tell(client, "error", number, error="busy", text="the service is busy: try again later")
             return None
         if len(client.live) >= self.limits.streams_per_client:
