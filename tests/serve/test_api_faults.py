@@ -244,7 +244,7 @@ def test_more_clients_than_allowed_are_refused():
 
 def test_an_error_of_the_service_ends_the_streams_and_not_the_service():
     class Broken:
-        fail = True
+        fail = False
 
         def initial_state(self, batch_size):
             return network_rule.initial_state(batch_size)
@@ -259,6 +259,7 @@ def test_an_error_of_the_service_ends_the_streams_and_not_the_service():
     (expected,) = expected_answers(network, [recording])
     network_rule, network.rule = network.rule, Broken()
     with running(network) as server:
+        network.rule.fail = True
         client = Raw(server.port)
         client.data(0, recording)
         code, reason = client.closed()

@@ -183,7 +183,7 @@ def test_over_capacity_newcomers_are_refused_and_the_others_go_on():
 class Slow:
     """A rule that takes its time."""
 
-    seconds = 0.08
+    seconds = 0.0
 
     def initial_state(self, batch_size):
         return RULE.initial_state(batch_size)
@@ -198,9 +198,10 @@ def test_an_overloaded_server_refuses_newcomers():
     expected = expected_answers(network, [recording])[0]
     network.rule = Slow()
     with running(network, lag_ms=60) as server, Client(server.url, "int16", timeout=60) as old:
-        for begin in range(0, 1200, 80):
-            old.push(recording[begin : begin + 80])
-            time.sleep(0.02)
+        network.rule.seconds = 0.15
+        for begin in range(0, 1200, 40):  # a step in every tick
+            old.push(recording[begin : begin + 40])
+            time.sleep(0.05)
         wait_until(lambda: server.metrics()["rankcode_overloaded"] == 1)
         with pytest.raises(ServiceError, match="try again later") as refused:
             Client(server.url)
@@ -211,6 +212,18 @@ def test_an_overloaded_server_refuses_newcomers():
         wait_until(lambda: server.metrics()["rankcode_overloaded"] == 0)
         with Client(server.url, "int16") as new:
             assert same(new.classify(recording), expected)
+
+
+def test_a_single_long_tick_is_no_overload():
+    network, recording = small_network(), next(iter(sounds(1, seed=3)))
+    network.rule = Slow()
+    with running(network, lag_ms=60) as server, Client(server.url, "int16") as old:
+        network.rule.seconds = 1.5
+        old.push(recording[:480])  # one step
+        time.sleep(0.5)
+        network.rule.seconds = 0
+        wait_until(lambda: server.metrics()["rankcode_tick_seconds_sum"] > 1)
+        Client(server.url).close()  # is not refused
 
 
 def test_records_are_read_as_they_are_written():

@@ -13,13 +13,13 @@ from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.rules import Never
 from rankcode.serve.limits import Limits
 from rankcode.serve.served_model import ServedModel
-from rankcode.serve.stream_worker import TICK_SECONDS
 from rankcode.streaming import StreamPool
 
-TRIED_STREAMS = 128
-TRIED_TICKS = 12
+TRIED_STREAMS = 256
+TRIED_TICKS = 8
+TRIED_SECONDS = 0.03  # of sound in a tick: when there is much to do, ticks take longer and streams read more in each
 WARM_UP_SECONDS = 0.3  # of sound, before a stream reads its first step
-SHARE = 0.7  # of the time that streams may take; receiving and answering messages needs the rest
+SHARE = 0.5  # of the time that streams may take: messages need time too, and a processor is slower when all cores work
 
 
 def measured_streams(model: ServedModel) -> int:
@@ -37,8 +37,8 @@ def measured_streams(model: ServedModel) -> int:
         for tick in range(-1, TRIED_TICKS):
             begun = time.perf_counter()
             for stream in streams:
-                pool.push(stream, noise[: round((TICK_SECONDS if tick >= 0 else WARM_UP_SECONDS) * rate)])
+                pool.push(stream, noise[: round((TRIED_SECONDS if tick >= 0 else WARM_UP_SECONDS) * rate)])
             pool.tick()
             spent.append(time.perf_counter() - begun)
-    possible = SHARE * TICK_SECONDS / (statistics.median(spent[2:]) / TRIED_STREAMS)
+    possible = SHARE * TRIED_SECONDS / (statistics.median(spent[2:]) / TRIED_STREAMS)
     return max(1, min(int(possible), Limits().max_clients))

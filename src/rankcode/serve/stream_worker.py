@@ -14,8 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from rankcode.decision import Decision
@@ -31,6 +33,9 @@ TICK_SECONDS = 0.02
 MAX_STEPS_PER_TICK = 16  # of one stream, where a step is an item of its data
 MAX_SOUND_PER_TICK = 0.1  # seconds of one stream: five times what comes in real time
 LAG_MEMORY = 0.9  # share of the earlier lag in its moving average: about ten ticks
+MAX_COUNTED_LAG = 3.0  # times the limit: a single long tick is no overload
+WARM_UP_STREAMS = (1, 8, 64)  # at once
+WARM_UP_TICKS = 4  # sound is read from the third on
 
 
 class LiveStream:
@@ -92,6 +97,7 @@ class StreamWorker:
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
 
     def start(self) -> None:
+        self._warm_up()
         self._thread.start()
 
     def stop(self) -> None:
@@ -129,7 +135,7 @@ class StreamWorker:
     # The thread
 
     def _run(self) -> None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # of this thread; the event loop needs the others
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             due = max(due + TICK_SECONDS, time.monotonic())
@@ -151,6 +157,19 @@ class StreamWorker:
         return StreamPool(
             self.model.network, self.model.rule, self.limits.max_streams, max_buffered=self.items_per_tick
         )
+
+    def _warm_up(self) -> None:
+        """Read some silence: the first passes through a network take long, and would count as overload."""
+        for count in WARM_UP_STREAMS:
+            streams = [self._pool.open() for _ in range(min(count, self.limits.max_streams))]
+            silence = np.zeros((self.items_per_tick, *(self.model.step_shape or ())), np.float32)
+            for _ in range(WARM_UP_TICKS):
+                for stream in streams:
+                    with suppress(RuntimeError, ValueError):  # it has answered, or an image is complete
+                        self._pool.push(stream, silence)
+                self._pool.tick()
+            for stream in streams:
+                self._pool.close(stream)
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -174,7 +193,8 @@ class StreamWorker:
             now = time.monotonic()
             self.metrics.tick.add(now - begun)
             self.metrics.lag.add(now - oldest)
-            self._set_lag(LAG_MEMORY * self.lag + (1 - LAG_MEMORY) * (now - oldest))
+            counted = min(now - oldest, MAX_COUNTED_LAG * self.limits.lag_ms / 1000)
+            self._set_lag(LAG_MEMORY * self.lag + (1 - LAG_MEMORY) * counted)
         else:
             self._set_lag(LAG_MEMORY * self.lag)
 
