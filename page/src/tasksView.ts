@@ -356,7 +356,7 @@ export class TasksView {
     const text = current
       ? `At θ = ${written(current.theta)}: ${percent(current.accuracy, 1)} right after ${current.time.toFixed(1)} steps on average. To the end: ${percent(numbers.conventional.accuracy, 1)} after ${numbers.conventional.time}.`
       : "";
-    say(part(this.root, "curve-text"), `${text} Measured on ${numbers.rows.toLocaleString("en")} test sequences.`);
+    say(part(this.root, "curve-text"), `${text} Measured on ${numbers.rows.toLocaleString("en")} test ${this.task.draw ? "sequences" : "images"}.`);
     drawCurve(
       part<SVGSVGElement>(this.root, "curve"),
       lines,

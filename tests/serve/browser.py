@@ -31,7 +31,7 @@ def chromium(*flags):
 def visit(browser, url, **options):
     """A tab with the page. At the end there must have been no error, and no request to anywhere else."""
     context = browser.new_context(**options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)  # a busy machine may be slow
     page = context.new_page()
     faults, requests = [], []
     page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)

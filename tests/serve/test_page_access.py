@@ -1,23 +1,9 @@
 """The page for everyone: screen readers, keyboards, phones, light and dark; it is there at once, and nothing moves."""
 
-import pytest
-from browser import chromium, visit
+from browser import visit
 from page_answers import SPEECH, choose, shown, sound, stored
-from page_server import running
 
-from rankcode.serve.static_page import FOLDER, page_files
-
-
-@pytest.fixture(scope="module")
-def url():
-    with running(page_files()) as server:
-        yield server.url
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
+from rankcode.serve.static_page import FOLDER
 
 
 def faults(page):

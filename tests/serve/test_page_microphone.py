@@ -1,22 +1,13 @@
 """The microphone of the page, played by Chromium from a file."""
 
 import numpy as np
-import pytest
 from browser import FAKE_MICROPHONE, chromium, visit
 from page_answers import SPEECH, choose, saved, shown, sound, stored, streamed
-from page_server import running
 
 import rankcode as rc
-from rankcode.serve.static_page import page_files
 from real_recordings import recordings
 
 SPEAK = f"{SPEECH} [data-part=speak]"
-
-
-@pytest.fixture(scope="module")
-def url():
-    with running(page_files()) as server:
-        yield server.url
 
 
 def spoken(path, samples):

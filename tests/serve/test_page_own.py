@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from browser import chromium, visit
+from browser import visit
 from page_answers import as_float, choose, decided, shown, sound, stored, streamed
 from page_server import running
 
@@ -16,14 +16,8 @@ PANEL = "#panel-own"
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def page(browser):
-    with running(page_files()) as server, visit(browser, f"{server.url}#own", reduced_motion="reduce") as page:
+def page(browser, url):
+    with visit(browser, f"{url}#own", reduced_motion="reduce") as page:
         yield page
 
 

@@ -5,25 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from browser import chromium, visit
+from browser import visit
 from page_answers import SPEECH, as_float, choose, saved, shown, sound, stored, streamed
-from page_server import running
 
 import rankcode as rc
 from rankcode.serve.static_page import page_files
 from real_recordings import recordings
-
-
-@pytest.fixture(scope="module")
-def url():
-    with running(page_files()) as server:
-        yield server.url
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

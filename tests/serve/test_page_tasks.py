@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from browser import chromium, visit
+from browser import visit
 from page_answers import decided
-from page_server import running
 
 import rankcode as rc
 from rankcode.serve.build_page import NETWORKS, TASKS
@@ -16,12 +15,8 @@ PANEL = "#panel-tasks"
 
 
 @pytest.fixture(scope="module")
-def page():
-    with (
-        running(page_files()) as server,
-        chromium() as browser,
-        visit(browser, f"{server.url}#tasks", reduced_motion="reduce") as page,
-    ):
+def page(browser, url):
+    with visit(browser, f"{url}#tasks", reduced_motion="reduce") as page:
         yield page
 
 

@@ -5,8 +5,11 @@ import http.client
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,17 @@ def test_only_reading_is_possible(server):
     assert server.server_address[0] == "127.0.0.1"
 
 
+def test_a_connection_that_is_closed_early_prints_nothing(server, capfd):
+    (path,) = (path for path in server.files if path.endswith(".wasm"))
+    for _ in range(3):
+        with socket.create_connection(server.server_address) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost:1\r\n\r\n".encode())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+    assert answer(server)[0].status == 200 and server.url
+    time.sleep(0.2)  # until the other threads have found out
+    assert capfd.readouterr().err == ""
+
+
 def test_a_port_that_is_taken(server):
     with pytest.raises(OSError, match=rf"port {server.server_port} cannot be used .*: choose another port"):
         PageServer({}, server.server_port)
@@ -112,8 +126,8 @@ def test_the_command(tmp_path):
     command = [sys.executable, "-m", "rankcode", "serve", "model.safetensors", "--no-browser"]
     environment = {**os.environ, "PYTHONPATH": str(Path(rc.__file__).parents[1])}
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        line = process.stdout.readline()
-        address = line.split()[4]
+        assert process.stdout.readline() == "exporting model.safetensors …\n"
+        address = process.stdout.readline().split()[4]
         assert address.startswith("http://127.0.0.1:") and address.endswith("/#own")
         connection = http.client.HTTPConnection(address.split("/")[2], timeout=10)
         connection.request("GET", "/models/own.onnx")

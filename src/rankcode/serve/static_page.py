@@ -9,13 +9,14 @@ from __future__ import annotations
 import gzip
 import json
 import mimetypes
+import sys
 import webbrowser
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rankcode.export import export_onnx
 from rankcode.saving.run_folder import RunFolder, load
@@ -76,6 +77,11 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((LOOPBACK, port), _Handler)
         except OSError as error:
             raise OSError(f"port {port} cannot be used ({error.strerror}): choose another port") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser may close a connection before it has read everything."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
@@ -142,5 +148,6 @@ def _exported(model: str) -> bytes:
     network = load(model)
     if Path(model).is_dir():
         RunFolder(model).rule()  # refuses a rule that only Python can use
+    print(f"exporting {model} …", flush=True)
     with TemporaryDirectory() as folder:
         return export_onnx(network, Path(folder) / "own.onnx", source=Path(model).name).path.read_bytes()
