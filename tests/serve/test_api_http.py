@@ -171,6 +171,13 @@ def test_a_server_that_is_full_is_live_and_not_ready():
         assert request(server.port, "/health/live")[0] == 200
 
 
+def test_a_server_whose_streams_are_not_read_is_not_live():
+    with running() as server:
+        server.service.worker.stop()
+        assert request(server.port, "/health/live")[0] == request(server.port, "/health/ready")[0] == 503
+        assert Raw(server.port, start=False).status == 503
+
+
 def test_every_response_has_the_security_headers(server):
     for path in ("/health/live", "/openapi.json", "/v1/classify?format=wav", "/docs", "/nothing", "/metrics"):
         _, headers, _ = request(server.port, path)

@@ -12,6 +12,7 @@ from running_service import (
     RULE,
     Raw,
     expected_answers,
+    request,
     running,
     same,
     small_network,
@@ -220,7 +221,7 @@ def test_a_single_long_tick_is_no_overload():
     with running(network, lag_ms=60) as server, Client(server.url, "int16") as old:
         network.rule.seconds = 1.5
         old.push(recording[:480])  # one step
-        time.sleep(0.5)
+        wait_until(lambda: request(server.port, "/health/ready")[0] == 503)  # while it lasts
         network.rule.seconds = 0
         wait_until(lambda: server.metrics()["rankcode_tick_seconds_sum"] > 1)
         Client(server.url).close()  # is not refused

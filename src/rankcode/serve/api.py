@@ -74,9 +74,10 @@ def http_app(service: Service) -> Any:
     formats = () if front_end is None else [each for each in front_end.file_suffixes if each not in COMPRESSED]
 
     @app.get("/health/live")
-    async def live() -> dict[str, str]:
-        """The process answers."""
-        return {"status": "live"}
+    async def live() -> JSONResponse:
+        """200 as long as the streams are read; 503: the service has to be restarted."""
+        alive = service.worker.alive
+        return JSONResponse({"status": "live" if alive else "dead"}, 200 if alive else 503)
 
     @app.get("/health/ready")
     async def ready() -> JSONResponse:

@@ -61,7 +61,7 @@ class Service:
             return "stopping"
         if not self.worker.alive:
             return "the streams are not read"
-        if self.worker.overloaded:
+        if self.worker.overloaded or self.worker.stuck:
             return "overload"
         return "capacity" if self.worker.live_streams >= self.limits.max_streams else ""
 

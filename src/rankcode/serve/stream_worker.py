@@ -34,6 +34,7 @@ MAX_STEPS_PER_TICK = 16  # of one stream, where a step is an item of its data
 MAX_SOUND_PER_TICK = 0.1  # seconds of one stream: five times what comes in real time
 LAG_MEMORY = 0.9  # share of the earlier lag in its moving average: about ten ticks
 MAX_COUNTED_LAG = 3.0  # times the limit: a single long tick is no overload
+MAX_TICK_SECONDS = 1.0  # after which new clients are refused until the tick ends
 WARM_UP_STREAMS = (1, 8, 64)  # at once
 WARM_UP_TICKS = 4  # sound is read from the third on
 
@@ -93,6 +94,7 @@ class StreamWorker:
         self._active: dict[int, LiveStream] = {}  # those that have data for the pool, or have ended
         self._outcomes: list[Outcome] = []
         self._ticks = 0
+        self._begun: float | None = None  # when the tick began that is being computed
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
 
@@ -115,9 +117,10 @@ class StreamWorker:
         return len(self._streams)
 
     @property
-    def room(self) -> bool:
-        """Whether a new client could start a stream."""
-        return not self.overloaded and len(self._streams) < self.limits.max_streams
+    def stuck(self) -> bool:
+        """Whether a tick takes so long that its lag, which is known at its end, is too large already."""
+        begun = self._begun
+        return begun is not None and time.monotonic() - begun > MAX_TICK_SECONDS
 
     # Called by the event loop
 
@@ -139,6 +142,7 @@ class StreamWorker:
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             due = max(due + TICK_SECONDS, time.monotonic())
+            self._begun = time.monotonic()
             try:
                 self._tick()
             except Exception:  # a fault of ours: the streams are lost, the service goes on
@@ -149,6 +153,7 @@ class StreamWorker:
                     client.live.clear()
                     self._outcomes.append(Outcome(client, "internal error", Close.INTERNAL))
                 self._streams, self._active, self._pool = {}, {}, self._new_pool()
+            self._begun = None
             if self._outcomes:
                 outcomes, self._outcomes = self._outcomes, []
                 self.deliver(outcomes)
