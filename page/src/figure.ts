@@ -76,6 +76,14 @@ export class Painter {
     this.text(text, box.left, box.top - 11);
   }
 
+  straight(x: number, y: number, toX: number, toY: number, color: string, width: number, dash: number[] = []): void {
+    const points: [number, number][] = [
+      [x, y],
+      [toX, toY],
+    ];
+    this.line(points, color, width, dash);
+  }
+
   line(points: [number, number][], color: string, width: number, dash: number[] = []): void {
     const { context } = this;
     if (!points.length) return;
@@ -149,14 +157,7 @@ export class Figure {
     for (const spike of view.spikes) this.flag(paint, spike, under(spike)[0]);
     if (view.cursor !== null) {
       const x = paint.x(view.cursor);
-      paint.line(
-        [
-          [x, all.top],
-          [x, all.top + all.height],
-        ],
-        "ink",
-        1,
-      );
+      paint.straight(x, all.top, x, all.top + all.height, "ink", 1);
     }
   }
 
@@ -166,14 +167,7 @@ export class Figure {
     let free = 0;
     for (let tick = 0; tick <= view.length + 1e-9; tick += view.ticks) {
       const x = paint.x(tick);
-      paint.line(
-        [
-          [x, box.top],
-          [x, bottom],
-        ],
-        "grid",
-        1,
-      );
+      paint.straight(x, box.top, x, bottom, "grid", 1);
       if (x < free || (x > room && tick)) continue;
       paint.text(tick.toLocaleString("en"), x, bottom + 14, "muted", tick ? "center" : "left");
       free = x + 40;
@@ -195,14 +189,7 @@ export class Figure {
       context.fillStyle = paint.color("veil");
       context.fillRect(x, box.top, right - x, box.height);
       for (let from = x - box.height; from < right; from += 9)
-        paint.line(
-          [
-            [from, box.top + box.height],
-            [from + box.height, box.top],
-          ],
-          "hatch",
-          1,
-        );
+        paint.straight(from, box.top + box.height, from + box.height, box.top, "hatch", 1);
       context.restore();
     }
     const middle = boxes[Math.floor(boxes.length / 2)];
@@ -216,14 +203,7 @@ export class Figure {
       context.fill();
       paint.text(spike.veil, centre, y, "muted", "center");
     }
-    paint.line(
-      [
-        [x, first.top - (spike.lanes ? 0 : 6)],
-        [x, last.top + last.height],
-      ],
-      "spike",
-      2,
-    );
+    paint.straight(x, first.top - (spike.lanes ? 0 : 6), x, last.top + last.height, "spike", 2);
   }
 
   /** When it was, above the first lane, or in a later one beside the line, where no title is. */

@@ -1,7 +1,7 @@
 // The lanes of pictures over time: waveforms, frames, probabilities, values.
 import type { Lane } from "./figure";
 
-/** A waveform, up to `known` samples; the axis is in milliseconds. */
+/** A waveform; the axis is in milliseconds. */
 export function waveLane(title: string, samples: Float32Array, rate: number): Lane {
   return {
     title,
@@ -9,14 +9,7 @@ export function waveLane(title: string, samples: Float32Array, rate: number): La
     draw: (paint, box) => {
       const { context } = paint;
       const middle = box.top + box.height / 2;
-      paint.line(
-        [
-          [box.left, middle],
-          [box.left + box.width, middle],
-        ],
-        "grid",
-        1,
-      );
+      paint.straight(box.left, middle, box.left + box.width, middle, "grid", 1);
       if (!samples.length) return;
       const loudest = samples.reduce((most, value) => Math.max(most, Math.abs(value)), 0.05);
       context.fillStyle = paint.color("data");
@@ -92,15 +85,7 @@ export function curvesLane(title: string, height: number, curves: Curves): Lane 
       context.fillRect(box.left, box.top, box.width, box.height);
       if (curves.theta !== null)
         for (const limit of curves.floor === undefined ? [curves.theta] : [curves.theta, 1 - curves.theta])
-          paint.line(
-            [
-              [box.left, y(limit)],
-              [box.left + box.width, y(limit)],
-            ],
-            "spike",
-            1,
-            [4, 4],
-          );
+          paint.straight(box.left, y(limit), box.left + box.width, y(limit), "spike", 1, [4, 4]);
       const line = (label: number) =>
         curves.values.map((values, place): [number, number] => [paint.x(curves.at(place + 1)), y(values[label])]);
       curves.names.forEach((_, label) => {
@@ -126,7 +111,7 @@ export function curvesLane(title: string, height: number, curves: Curves): Lane 
   };
 }
 
-/** One value a step, as a bar from the middle; steps that were not read are pale. */
+/** One value a step, as a bar from the middle. */
 export function barsLane(title: string, values: number[], known: number, most: number): Lane {
   return {
     title,
@@ -134,14 +119,7 @@ export function barsLane(title: string, values: number[], known: number, most: n
     draw: (paint, box) => {
       const { context } = paint;
       const middle = box.top + box.height / 2;
-      paint.line(
-        [
-          [box.left, middle],
-          [box.left + box.width, middle],
-        ],
-        "muted",
-        1,
-      );
+      paint.straight(box.left, middle, box.left + box.width, middle, "muted", 1);
       values.slice(0, known).forEach((value, place) => {
         const [left, right] = [paint.x(place), paint.x(place + 1)];
         const height = Math.max(-1, Math.min(1, value / most)) * (box.height / 2);

@@ -1,4 +1,4 @@
-// The slider of θ: positions are thresholds of a list, which lie closer together near 1.
+// The slider of θ, which all views have a copy of: positions are thresholds of a list, which lie closer together near 1.
 import { part, say } from "./dom";
 import { theta as written } from "./text";
 
@@ -14,7 +14,10 @@ export class Slider {
     private readonly root: HTMLElement,
     private readonly changed: (theta: number) => void,
   ) {
+    const settings = part(root, "settings");
+    if (!settings.childElementCount) settings.append(...part(document, "settings").cloneNode(true).childNodes);
     this.input = part<HTMLInputElement>(root, "theta");
+    this.input.disabled = true;
     this.input.addEventListener("input", () => {
       this.label();
       this.changed(this.value);
