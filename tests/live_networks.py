@@ -100,9 +100,27 @@ class Average:
         return (total / count[:, None]).amax(1) >= self.threshold, (total, count)
 
 
-def optimal_stopping():
-    gains = ((-1.0, -0.5, 0.5), (-1.0, 0.2, 1.0), (-0.5, 0.5, 1.0))
-    return rc.OptimalStopping((1, 3, 4, 12), gains, (0.5, 1.0, 2.0, 1.0), classes=(0, 1))
+GAINS = ((-1.0, -0.5, 0.5), (-1.0, 0.2, 1.0), (-0.5, 0.5, 1.0))  # at steps 1, 3 and 4
+
+
+class FirstFeatures:
+    """A user's own rule that reads features: an optimal rule with a second axis, which reads the first three."""
+
+    reads_features = True
+    rule = rc.OptimalStopping(
+        (1, 3, 4, 12),
+        tuple(tuple(gain + 0.5 * place for place in range(-3, 4) for gain in gains) for gains in GAINS),
+        axis=((2.0, -1.0, 1.0, 0.1), (-1.0, 2.0, 0.5, -0.2)),
+    )
+
+    def __repr__(self):
+        return "FirstFeatures()"  # in the names of tests
+
+    def initial_state(self, batch_size):
+        return self.rule.initial_state(batch_size)
+
+    def __call__(self, activations, probabilities, step, state, features):
+        return self.rule(activations, probabilities, step, state, features[:, :3])
 
 
 RULES = {
@@ -112,7 +130,9 @@ RULES = {
     "Patience": rc.Patience(rc.Threshold(0.6), 2),
     "FireAt": rc.FireAt(4),
     "Never": rc.Never(),
-    "OptimalStopping": optimal_stopping(),
+    "OptimalStopping": rc.OptimalStopping((1, 3, 4, 12), GAINS, (0.5, 1.0, 2.0, 1.0), classes=(0, 1)),
+    "reads features": FirstFeatures(),
+    "patience with features": rc.Patience(FirstFeatures(), 2),
     "own rule": Average(0.7),
 }
 

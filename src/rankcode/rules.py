@@ -19,6 +19,7 @@ A rule may also have:
 - `planted_steps(lengths)`: the step at which each row fires, int64 [rows] on the device of `lengths`, if the rule does
   not depend on the network's output. A step past a row's length means that the row does not fire.
 - `capturable`: True if the rule never changes, so that a CUDA graph can be captured with it.
+- `reads_features`: True if the rule is to be called with a fifth argument, the cell's features [rows, features].
 """
 
 from __future__ import annotations
@@ -192,13 +193,18 @@ class Patience:
     def classes(self) -> tuple[int, ...] | None:
         return getattr(self.rule, "classes", None)
 
+    @property
+    def reads_features(self) -> bool:
+        return getattr(self.rule, "reads_features", False)
+
     def initial_state(self, batch_size: int) -> State:
         zeros = torch.zeros(batch_size, dtype=torch.long)
         return self.rule.initial_state(batch_size), zeros, zeros - 1
 
-    def __call__(self, activations, probabilities, step, state):
+    def __call__(self, activations, probabilities, step, state, *features):
         inner, seen, last = state
-        fired, inner = self.rule(activations, probabilities, step, inner)
+        rule: Any = self.rule
+        fired, inner = rule(activations, probabilities, step, inner, *features)
         label = allowed(activations, self.classes).argmax(1)
         seen = torch.where(fired, torch.where(label == last, seen + 1, torch.ones_like(seen)), torch.zeros_like(seen))
         return seen >= self.count, (inner, seen, label)
@@ -212,15 +218,23 @@ class OptimalStopping:
     from LOWEST to HIGHEST: the logit of the largest probability, after division of the logits by `temperatures[k]`.
     A row fires where the interpolated gain is positive, and at the last of the steps or later in any case. It does not
     fire at steps before the last that are not in `steps`.
+
+    With an `axis` the gain also depends on the cell's features: `gains[k]` has such a row of confidences for each of
+    AXIS_PLACES numbers at equal distances from −AXIS_REACH to AXIS_REACH, one row after the other. The number is the
+    weighted sum of the features plus a constant. Its weights, with the constant last, are the same for a stretch of
+    steps: those of `steps[k]` are `axis[k * len(axis) // len(steps)]`.
     """
 
     steps: tuple[int, ...]
     gains: tuple[tuple[float, ...], ...]
     temperatures: tuple[float, ...] | None = None  # None: all 1
     classes: tuple[int, ...] | None = None
+    axis: tuple[tuple[float, ...], ...] | None = None  # None: the gain depends on the confidence alone
 
     LOWEST: ClassVar[float] = -3.0
     HIGHEST: ClassVar[float] = 8.0
+    AXIS_PLACES: ClassVar[int] = 7
+    AXIS_REACH: ClassVar[float] = 2.5
 
     def __post_init__(self):
         object.__setattr__(self, "classes", _checked_classes(self.classes))
@@ -233,6 +247,15 @@ class OptimalStopping:
             len(self.temperatures) != len(self.steps) or not all(0 < value < math.inf for value in self.temperatures)
         ):
             raise ValueError("temperatures must be positive, one for each step")
+        if self.axis is not None:
+            if not 1 <= len(self.axis) <= len(self.steps) or len({len(row) for row in self.axis}) > 1:
+                raise ValueError("axis must have 1 to len(steps) rows, of one weight for each feature and a constant")
+            if any(width % self.AXIS_PLACES or width < 2 * self.AXIS_PLACES for width in widths):
+                raise ValueError(f"with an axis, gains must have {self.AXIS_PLACES} values for each confidence")
+
+    @property
+    def reads_features(self) -> bool:
+        return self.axis is not None
 
     def check(self, activation: str, num_classes: int) -> None:
         """It fits every output layer."""
@@ -240,7 +263,7 @@ class OptimalStopping:
     def initial_state(self, batch_size: int) -> State:
         return None
 
-    def __call__(self, activations, probabilities, step, state):
+    def __call__(self, activations, probabilities, step, state, *features):
         rows, device = probabilities.shape[0], probabilities.device
         if isinstance(step, int):
             if step >= self.steps[-1]:
@@ -252,21 +275,23 @@ class OptimalStopping:
         number = (steps < step[:, None]).sum(1).clamp(max=len(self.steps) - 1)
         fired = step >= self.steps[-1]
         if self.gains:
-            gain = self._gain(allowed(probabilities, self.classes), number.clamp(max=len(self.gains) - 1))
+            gain = self._gain(allowed(probabilities, self.classes), number.clamp(max=len(self.gains) - 1), *features)
             fired = fired | ((steps[number] == step) & (gain > 0))
         return fired, state
 
-    def _gain(self, probabilities: Tensor, number: Tensor) -> Tensor:
+    def _gain(self, probabilities: Tensor, number: Tensor, features: Tensor | None = None) -> Tensor:
         """The expected gain of answering with these probabilities at the steps with these numbers, [rows]."""
-        device, temperature = probabilities.device, None
+        device, temperature, place = probabilities.device, None, None
         if self.temperatures is not None:
             temperature = self._tensor("temperatures", torch.float64, device)[number]
-        gains = self._tensor("gains", torch.float64, device)
-        width = gains.shape[1] - 1
-        place = (confidence_of(probabilities.double(), temperature) - self.LOWEST) / (self.HIGHEST - self.LOWEST)
-        place = (place * width).clamp(0, width)
-        left = place.long().clamp(max=width - 1)
-        return torch.lerp(gains[number, left], gains[number, left + 1], place - left)
+        if self.axis is not None:
+            if features is None or features.shape[1] != len(self.axis[0]) - 1:
+                got = None if features is None else list(features.shape)
+                raise ValueError(f"the rule reads features of shape [rows, {len(self.axis[0]) - 1}], not {got}")
+            weights = self._tensor("axis", torch.float64, device)[number * len(self.axis) // len(self.steps)]
+            place = (features.double() * weights[:, :-1]).sum(1) + weights[:, -1]
+        confidence = confidence_of(probabilities.double(), temperature)
+        return interpolated_gain(self._tensor("gains", torch.float64, device), number, confidence, place)
 
     def _tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A field as a tensor, made once for each device."""
@@ -277,6 +302,27 @@ class OptimalStopping:
 
     def __getstate__(self) -> dict:
         return {name: value for name, value in self.__dict__.items() if name != "_tensors"}
+
+
+def interpolated_gain(gains: Tensor, number: int | Tensor, confidence: Tensor, axis: Tensor | None = None) -> Tensor:
+    """The gain [rows] of answering at the steps with these numbers, from `gains` of `OptimalStopping`."""
+    grid = gains.shape[1] // (1 if axis is None else OptimalStopping.AXIS_PLACES)
+    left, part = between(confidence, OptimalStopping.LOWEST, OptimalStopping.HIGHEST, grid)
+    if axis is None:
+        return torch.lerp(gains[number, left], gains[number, left + 1], part)
+    below, share = between(axis, -OptimalStopping.AXIS_REACH, OptimalStopping.AXIS_REACH, OptimalStopping.AXIS_PLACES)
+    at = below * grid + left
+    lower = torch.lerp(gains[number, at], gains[number, at + 1], part)
+    upper = torch.lerp(gains[number, at + grid], gains[number, at + grid + 1], part)
+    return torch.lerp(lower, upper, share)
+
+
+def between(values: Tensor, low: float, high: float, places: int) -> tuple[Tensor, Tensor]:
+    """The last of so many places at equal distances from `low` to `high` that is not above each value, and what share
+    of the distance to the next one the value is above it."""
+    place = ((values - low) / (high - low) * (places - 1)).clamp(0, places - 1)
+    left = place.long().clamp(max=places - 2)
+    return left, place - left
 
 
 MIN_CONFIDENT, MAX_CONFIDENT = 1e-4, 1 - 1e-4  # largest probabilities outside are read as these

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from live_networks import FirstFeatures
 from rankcode import FireAt, Network, Never, Patience, Threshold, cells, decide
 from rankcode.engines import ENGINES, choose, run
 from rankcode.readouts import CheckpointReadout
@@ -26,6 +27,7 @@ def network_and_rows(cell_name):
 
 
 RULES = [Threshold(0.8), Threshold(0.6, classes=(0, 2)), Never(), FireAt(7), Patience(Threshold(0.6), 2)]
+RULES.append(FirstFeatures())
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)

@@ -8,6 +8,7 @@ from small_networks import LABELS, LENGTHS, OBJECTIVES, assert_mixed, firing_net
 from torch import nn
 
 import rankcode as rc
+from live_networks import FirstFeatures
 from rankcode import cells
 from rankcode.engines import run
 
@@ -58,6 +59,7 @@ RULES = {
     "patience": rc.Patience(rc.Threshold(0.4), 2),
     "never": rc.Never(),
     "user's": Smoothed(),
+    "reads features": FirstFeatures(),
 }
 CASES = [
     (engine, kind) for engine in ENGINES[1:] for kind in IN_BLOCKS | OTHERS if engine != "cpu" or kind in IN_BLOCKS

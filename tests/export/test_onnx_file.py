@@ -25,8 +25,8 @@ PAIRS = {  # every cell and every rule
     "Glimpses": "Never",
     "RandomKernels": "OptimalStopping",
     "Stack": "own rule",
-    "CausalConv": "Patience",
-    "own cell": "OptimalStopping",
+    "CausalConv": "patience with features",
+    "own cell": "reads features",
 }
 
 

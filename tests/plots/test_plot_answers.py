@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import rankcode as rc
+from live_networks import FirstFeatures
 
 answers = pytest.importorskip("rankcode.plots.answers")
 WAVE = torch.sin(torch.arange(60) / 5)[:, None]
@@ -62,6 +63,8 @@ def test_what_comes_after_the_answer_is_faint_and_the_title_says_when():
         assert (shade.get_x(), shade.get_x() + shade.get_width()) == (7, 60.5)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["0", "1", "2", "answer"]  # planted steps have no boundary
+    with_features = answers.plot_answers(RECURRENT, [WAVE], rule=FirstFeatures())  # nor has a rule that reads features
+    assert answers.BOUNDARY not in [line.get_label() for line in panel(with_features)[1].get_lines()]
     silent = answers.plot_answers(RECURRENT, [WAVE], rule=rc.Never())
     assert "after 60 of 60 steps, without a spike" in " ".join(panel(silent)[0].get_title(loc="left").split())
     assert [*panel(silent)[0].patches, *panel(silent)[1].patches] == []

@@ -34,10 +34,11 @@ def there_and_back(part, family):
 
 
 PATIENT = rc.Patience(rc.Patience(rc.StepThresholds((0.6,)), 2), 3)
+BESIDE = rc.OptimalStopping((1, 4), (tuple(range(14)),), (1.0, 0.5), (1, 0), ((0.5, 0.25, -1.0), (0.0, 1.0, 2.0)))
 PARTS = [
     *(
         (rule, RULES)
-        for rule in (rc.Threshold(0.8, classes=(1, 0)), rc.StepThresholds((0.9, 0.6)), rc.Never(), PATIENT)
+        for rule in (rc.Threshold(0.8, classes=(1, 0)), rc.StepThresholds((0.9, 0.6)), rc.Never(), PATIENT, BESIDE)
     ),
     (rc.AtSpike(0.9, rc.Switch((0, 0.4), (0.5, 0.1))), OBJECTIVES),
     (rc.AtSpike(rule=PATIENT, beta=1), OBJECTIVES),

@@ -16,11 +16,13 @@ def test_they_are_read_as_they_were_written(tmp_path):
         torch.arange(5) + 4,
         torch.tensor([0, 1, 1, 0, 1]),
         torch.rand(5).double(),
+        torch.rand(5, 3).double(),
+        torch.rand(2, 4).double(),
     )
     write_traces(tmp_path / "traces", traces)
     again = read_traces(tmp_path / "traces")
     assert again.steps == (2, 5, 9)
-    for name in ("activations", "probabilities", "lengths", "labels", "weights"):
+    for name in ("activations", "probabilities", "lengths", "labels", "weights", "axis", "axis_weights"):
         assert torch.equal(getattr(again, name), getattr(traces, name))
 
 

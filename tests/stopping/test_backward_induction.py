@@ -98,6 +98,21 @@ def test_a_temperature_lowers_confidence():
     assert bool(cold(p, p, 1, None)[0]) and not bool(hot(p, p, 1, None)[0])
 
 
+def test_a_second_axis_moves_the_boundary():
+    gains = tuple(place + gain for place in range(-3, 4) for gain in (-5.5, 5.5))  # 0 at a confidence of 2.5 − place
+    rule = OptimalStopping((1, 2, 3, 4), (gains,) * 3, axis=((1.0, 0.0, 0.0), (0.0, 2.0, 0.5)))
+    p = torch.tensor([[0.9, 0.1]])  # a confidence of 2.2
+    low, high = torch.tensor([[0.2, 9.0]]), torch.tensor([[0.3, -9.0]])  # 0.24 and 0.36 places above the middle
+    assert not rule(p, p, 1, None, low)[0] and rule(p, p, 1, None, high)[0]  # the first row of weights
+    assert rule(p, p, 3, None, low)[0] and not rule(p, p, 3, None, high)[0]  # the second
+    together = rule(p.expand(4, 2), p.expand(4, 2), torch.tensor([1, 1, 3, 3]), None, torch.cat([low, high] * 2))[0]
+    assert together.tolist() == [False, True, True, False]
+    with pytest.raises(ValueError, match=r"features of shape \[rows, 2\], not \[1, 3\]"):
+        rule(p, p, 1, None, torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r"features of shape \[rows, 2\], not None"):
+        rule(p, p, 1, None)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -106,6 +121,9 @@ def test_a_temperature_lowers_confidence():
         ((1, 2), ()),
         ((1, 2, 3), ((0.0, 1.0), (1.0,))),
         ((1, 2), ((0.0, 1.0),), (1.0,)),
+        ((1, 2), ((0.0, 1.0),), None, None, ((1.0, 0.0),)),
+        ((1, 2), ((0.0,) * 14,), None, None, ((1.0, 0.0), (1.0,))),
+        ((1, 2), ((0.0,) * 14,), None, None, ()),
     ],
 )
 def test_nonsense_is_refused(arguments):

@@ -31,6 +31,12 @@ def test_a_number_of_steps_is_kept():
     assert 4 < float(steps.double().mean()) < 6.5
 
 
+def test_with_many_rows_a_number_of_steps_is_used_up():
+    tuning = tune_on(random_traces(5000, 30), Wish(mean_steps=6), "optimal")
+    assert 5.8 < tuning.expected.mean_steps <= 6  # with the costs of fewer rows it is 5.2
+    assert [point.mean_steps for point in tuning.curve] == sorted(point.mean_steps for point in tuning.curve)
+
+
 def test_a_dearer_step_means_earlier_answers():
     traces = random_traces(500, 30)
     steps = [tune_on(traces, Wish(cost_per_step=price)).expected.mean_steps for price in (0.05, 0.01, 0.002)]

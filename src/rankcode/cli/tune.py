@@ -14,7 +14,7 @@ from rankcode.cli.options import Device, Model, MovedData
 from rankcode.network import Network
 from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Wish, tune_on
-from rankcode.stopping.traces import traces_of
+from rankcode.stopping.second_axis import traces_with_axis
 from rankcode.stopping.tuning import Kind
 from rankcode.sweeps import SweepFolder, pick
 from rankcode.training.distributed import own_device
@@ -68,7 +68,7 @@ class Tune:
         traces = folder.held_out()
         calibrated = traces is not None and folder.config().get("fit", {}).get("model") == "kernels"
         if traces is None:
-            traces = traces_of(network, folder.task(self.data), "validation", progress=True)
+            traces = traces_with_axis(network, folder.task(self.data), "validation", progress=True)
         tuning = tune_on(traces, wish, self.kind, calibrate=not calibrated and network.activation != "membrane")
         network.rule = tuning.rule
         kept = self.model or folder.kept_model()

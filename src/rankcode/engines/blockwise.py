@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.cpu_settings import single_thread_if
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
+from rankcode.engines.run import Keep, Run, ask, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -45,7 +45,7 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
         fired = torch.zeros_like(live, dtype=torch.bool)
         if network.may_fire(step):
             with torch.no_grad():
-                fired, rule_state = checked_fired(rule(*network.activate(logits), step, rule_state), len(live))
+                fired, rule_state = ask(rule, *network.activate(logits), step, rule_state, features)
         done = fired | (lengths[live] == step)
         has_output = slice(None) if network.may_fire(step) else done.nonzero().squeeze(1)
         column = (live, logits, torch.full_like(live, step), fired, done)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rankcode.cells import LSTM
 from rankcode.engines.cpu_settings import is_small, run_with_settings
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, planted_steps, reads_sequences
+from rankcode.engines.run import Keep, Run, ask, decide_rows, planted_steps, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -78,12 +78,13 @@ def _read(network: Network, blocks: _Blocks, lengths: Tensor, rule: Rule, keep: 
     first = 0
     while live.size:  # every row answers at its end
         steps_read = ends - first  # or fewer, if the rule fires before
-        outputs = blocks.next(live, steps_read, first, certain=planted is not None)
-        steps, outputs = outputs.shape[0], outputs.flatten(0, 1)  # [steps · live, units]
+        features = blocks.next(live, steps_read, first, certain=planted is not None)
+        steps, outputs = features.shape[0], features.flatten(0, 1)  # [steps · live, units]
         if planted is None:
             outputs = network.logits(outputs)
             with torch.no_grad():
-                found, rule_state = block_spikes(network, rule, outputs.view(steps, live.size, -1), first, rule_state)
+                logits = outputs.view(steps, live.size, -1)
+                found, rule_state = block_spikes(network, rule, features, logits, first, rule_state)
             spikes = found.numpy()
             steps_read = np.minimum(steps_read, np.where(spikes.any(0), spikes.argmax(0) + 1, steps + 1))
         leaving = (steps_read <= steps).nonzero()[0]
@@ -181,8 +182,10 @@ def _finite(x: Tensor, remaining: np.ndarray) -> Tensor:
     return x[: bad[0]] if len(bad) and bad[0] > 0 else x
 
 
-def block_spikes(network: Network, rule: Any, logits: Tensor, first: int, state: Any) -> tuple[Tensor, Any]:
-    """Whether the rule fires, [steps, live], and its state after the block."""
+def block_spikes(
+    network: Network, rule: Any, features: Tensor, logits: Tensor, first: int, state: Any
+) -> tuple[Tensor, Any]:
+    """Whether the rule fires, [steps, live], and its state after a block of features and logits [steps, live, …]."""
     steps, live = logits.shape[:2]
     activations, probabilities = network.activate(logits)
     if hasattr(rule, "table"):
@@ -190,5 +193,5 @@ def block_spikes(network: Network, rule: Any, logits: Tensor, first: int, state:
         return (activations >= table[:, None]).any(2), state
     spikes = torch.empty(steps, live, dtype=torch.bool)
     for k in range(steps):
-        spikes[k], state = checked_fired(rule(activations[k], probabilities[k], first + k + 1, state), live)
+        spikes[k], state = ask(rule, activations[k], probabilities[k], first + k + 1, state, features[k])
     return spikes, state

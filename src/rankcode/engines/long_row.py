@@ -45,7 +45,8 @@ class RowReader:
                     continue
                 before = self.steps - len(features)
                 logits = network.logits(features, self.steps)
-                spikes, self._rule_state = block_spikes(network, self.rule, logits[:, None], before, self._rule_state)
+                block = features[:, None], logits[:, None]
+                spikes, self._rule_state = block_spikes(network, self.rule, *block, before, self._rule_state)
                 if spikes.any():
                     answer = int(spikes[:, 0].int().argmax())
                     self.steps, self.features = before + answer + 1, features[answer : answer + 1]

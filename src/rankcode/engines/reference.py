@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows
+from rankcode.engines.run import Keep, Run, ask, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -36,7 +36,7 @@ def run(
             logits = network.logits(features, t)
             if network.may_fire(t):
                 with torch.no_grad():
-                    fired_now, rule_state = checked_fired(rule(*network.activate(logits), t, rule_state), 1)
+                    fired_now, rule_state = ask(rule, *network.activate(logits), t, rule_state, features)
                 spike = bool(fired_now)
             read.append(logits)
             row.append(i)

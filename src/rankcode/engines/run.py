@@ -126,8 +126,13 @@ def table_of(rule: Any, steps: int, num_classes: int, dtype: torch.dtype, device
     return cached((rule, steps, num_classes, dtype, device), device, make)
 
 
-def checked_fired(result: Any, rows: int) -> tuple[Tensor, Any]:
-    """The (fired, state) that a rule returned, if `fired` is bool [rows]."""
+def ask(
+    rule: Any, activations: Tensor, probabilities: Tensor, step: int | Tensor, state: Any, features: Tensor
+) -> tuple[Tensor, Any]:
+    """The (fired, state) that a rule returns, if `fired` is bool [rows]. Features [rows, …] go to rules that read
+    them."""
+    more = (features.flatten(1),) if getattr(rule, "reads_features", False) else ()
+    result, rows = rule(activations, probabilities, step, state, *more), activations.shape[0]  # len() is not traced
     is_pair = isinstance(result, tuple | list) and len(result) == 2
     fired, state = result if is_pair else (result, None)
     if not is_pair or not isinstance(fired, Tensor) or fired.shape != (rows,) or fired.dtype != torch.bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, checked_fired, decide_rows, planted_steps
+from rankcode.engines.run import Keep, Run, ask, decide_rows, planted_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -57,7 +57,7 @@ def run(
             spikes = torch.zeros_like(going)
             if may_fire:
                 with torch.no_grad():
-                    spikes, rule_state = checked_fired(rule(*network.activate(logits), step, rule_state), len(live))
+                    spikes, rule_state = ask(rule, *network.activate(logits), step, rule_state, features)
             done = (spikes | (live_ends == step)) & going
             moments.append((logits, spikes, done, going if may_fire else done, torch.full_like(live, step)))
             going = going & ~done

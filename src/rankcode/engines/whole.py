@@ -10,16 +10,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.cpu_settings import is_small, run_with_settings
-from rankcode.engines.run import (
-    Keep,
-    Run,
-    checked_fired,
-    decide_rows,
-    planted_steps,
-    read_steps,
-    reads_sequences,
-    table_of,
-)
+from rankcode.engines.run import Keep, Run, ask, decide_rows, planted_steps, read_steps, reads_sequences, table_of
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -55,7 +46,7 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
         return Run(decision, logits, row, answered, lengths, keep)
     logits = network.logits(features.flatten(0, 1)).view(rows, steps, -1)
     with torch.no_grad():
-        spikes = _spikes(network, logits, rule) if planted is None else step >= planted[:, None]
+        spikes = _spikes(network, features, logits, rule) if planted is None else step >= planted[:, None]
         spikes &= step <= lengths[:, None]
         fired = spikes.any(1)
         answered = torch.where(fired, spikes.int().argmax(1) + 1, lengths)
@@ -67,7 +58,7 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     return Run(decision, logits[row, before], row, before + 1, lengths, keep)
 
 
-def _spikes(network: Network, logits: Tensor, rule: Rule) -> Tensor:
+def _spikes(network: Network, features: Tensor, logits: Tensor, rule: Rule) -> Tensor:
     """Whether the rule fires at each step, had it not fired before: [rows, steps]."""
     rows, steps = logits.shape[:2]
     activations, probabilities = network.activate(logits)
@@ -76,6 +67,6 @@ def _spikes(network: Network, logits: Tensor, rule: Rule) -> Tensor:
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
     fired = []
     for step in range(steps):
-        spikes, state = checked_fired(rule(activations[:, step], probabilities[:, step], step + 1, state), rows)
+        spikes, state = ask(rule, activations[:, step], probabilities[:, step], step + 1, state, features[:, step])
         fired.append(spikes)
     return torch.stack(fired, 1)

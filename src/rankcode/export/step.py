@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankcode.engines.run import checked_fired, decide_rows
+from rankcode.engines.run import ask, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state
@@ -73,8 +73,7 @@ class Step(nn.Module):
         features, cell_state = self.network.cell(x, cell_state)
         logits = self.network.logits(features, number)
         activations, probabilities = self.network.activate(logits)
-        result = self.rule(activations, probabilities, number, rule_state)
-        fired, new_rule_state = checked_fired(result, x.shape[0])
+        fired, new_rule_state = ask(self.rule, activations, probabilities, number, rule_state, features)
         if (checkpoints := self.network.checkpoints) is not None:
             may_fire = (number[:, None] == torch.tensor(checkpoints)).any(1)
             fired = fired & may_fire

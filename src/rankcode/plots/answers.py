@@ -150,7 +150,8 @@ def _boundary(rule: Any, steps: Tensor, compared: Tensor) -> Tensor | None:
     count, classes = compared.shape
     if hasattr(rule, "table"):
         return rule.table(range(1, int(steps[-1]) + 1), classes)[steps - 1].amin(1)
-    if hasattr(rule, "planted_steps") or rule.initial_state(1) is not None:
+    reads_features = getattr(rule, "reads_features", False)
+    if hasattr(rule, "planted_steps") or rule.initial_state(1) is not None or reads_features:
         return None
     largest = compared.argmax(1, keepdim=True)
     others = compared.scatter(1, largest, 0.0).clamp(min=1e-12).scatter(1, largest, 0.0)

@@ -5,6 +5,10 @@ plus the cost of the steps read. V, the cost of a row from a step on, is the cos
 later, whichever the rule chooses. The rule may only look at the row's confidence u = logit(largest probability), so the
 gain of answering, V of the next step − the cost now, is regressed on u over all rows, and over the steps that follow,
 with weights that fall with their distance: few rows are enough for a smooth rule.
+
+With a second axis the gain is regressed on both. Then the cost of answering is 1 for a wrong answer and 0 for a right
+one: at the same confidence, rows at one end of the axis may be right more often than those at the other, of which the
+largest probability says nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.rules import OptimalStopping, StepThresholds, confidence_of
+from rankcode.rules import OptimalStopping, StepThresholds, between, confidence_of, interpolated_gain
 from rankcode.stopping.traces import Traces
 
 GRID = 56  # confidences of the table
@@ -20,45 +24,69 @@ BANDWIDTH = 0.5  # of the regression, in units of confidence
 WINDOW = 0.4  # share of all steps over which the regression looks ahead
 FINE = 4  # bins of the regression to one of the grid
 PRIOR = 1e-7  # weight that keeps the mean defined where there is no row
+AXIS_BANDWIDTH = 0.5  # of the regression, in standard deviations of the second axis
+AXIS_PRIOR = 2.0  # rows that count as if they had the mean gain of all rows of their confidence
 MIN_SUPPORT = 0.01  # rows, as weighted by their distance, that a confidence needs to count as seen
 
 
 def fit_optimal(traces: Traces, waiting: Tensor, temperatures: Tensor | None = None) -> OptimalStopping:
-    """The rule with the lowest expected cost. `waiting` [rows, steps]: the cost of having read so far."""
+    """The rule with the lowest expected cost. `waiting` [rows, steps]: the cost of having read so far. If the traces
+    have a second axis, the rule reads it as its only feature."""
     confidence = confidence_of(traces.probabilities, _expanded(temperatures, traces))
-    cost = 1 - confidence.sigmoid() + waiting  # [rows, steps]
     count, weights = len(traces.steps), traces.weights
-    low, high = OptimalStopping.LOWEST, OptimalStopping.HIGHEST
-    bins = (GRID - 1) * FINE
-    place = ((confidence - low) / (high - low) * bins).clamp(0, bins)
-    left = place.long().clamp(max=bins - 1)
-    part = place - left
-    centres = torch.linspace(low, high, bins + 1, dtype=torch.float64)
-    near = torch.exp(-((centres[::FINE, None] - centres) ** 2) / (2 * BANDWIDTH**2))  # [grid, bins]
+    low, high, reach = OptimalStopping.LOWEST, OptimalStopping.HIGHEST, OptimalStopping.AXIS_REACH
+    bins = (GRID - 1) * FINE + 1
+    left, part = between(confidence, low, high, bins)
+    near = _near(low, high, bins, BANDWIDTH)
+    if traces.axis is None:
+        cost = 1 - confidence.sigmoid() + waiting  # [rows, steps]
+        axis_bins, beside, near_axis = 1, None, torch.ones(1, 1, dtype=torch.float64)
+    else:
+        cost = (traces.activations.argmax(2) != traces.labels[:, None]) + waiting
+        axis_bins = (OptimalStopping.AXIS_PLACES - 1) * FINE + 1
+        beside, near_axis = (
+            between(traces.axis, -reach, reach, axis_bins),
+            _near(-reach, reach, axis_bins, AXIS_BANDWIDTH),
+        )
     window = max(1, round(WINDOW * count))
     # Sums of weights and of weighted gains in each bin, at each step.
-    mass, total = torch.zeros(2, count, bins + 1, dtype=torch.float64)
-    gains = torch.zeros(max(count - 1, 0), GRID, dtype=torch.float64)
+    mass, total = torch.zeros(2, count, bins * axis_bins, dtype=torch.float64)
+    gains = torch.zeros(max(count - 1, 0), GRID * len(near_axis), dtype=torch.float64)
     value = cost[:, -1]
     for step in range(count - 2, -1, -1):
         better = value - cost[:, step]
-        for at, share in ((left[:, step], 1 - part[:, step]), (left[:, step] + 1, part[:, step])):
-            mass[step].index_add_(0, at, weights * share)
-            total[step].index_add_(0, at, weights * share * better)
+        corners = [(left[:, step], weights * (1 - part[:, step])), (left[:, step] + 1, weights * part[:, step])]
+        if beside is not None:
+            below, over = beside[0][:, step], beside[1][:, step]
+            corners = [(at * axis_bins + below, share * (1 - over)) for at, share in corners] + [
+                (at * axis_bins + below + 1, share * over) for at, share in corners
+            ]
+        for at, share in corners:
+            mass[step].index_add_(0, at, share)
+            total[step].index_add_(0, at, share * better)
         ahead = torch.arange(step, min(step + window, count - 1))
-        fading = 1 - (ahead - step) / window
-        numerator = near @ (fading.double() @ total[ahead]) + PRIOR * total[ahead].sum()
-        support = near @ (fading.double() @ mass[ahead])
-        gain = numerator / (support + PRIOR * mass[ahead].sum())
-        supported = (support > MIN_SUPPORT).nonzero()
+        fading = (1 - (ahead - step) / window).double()
+        support, numerator = (near @ (fading @ sums[ahead]).view(bins, axis_bins) for sums in (mass, total))
+        seen = support.sum(1)
+        gain = (numerator.sum(1) + PRIOR * total[ahead].sum()) / (seen + PRIOR * mass[ahead].sum())
+        if beside is not None:
+            gain = (near_axis @ numerator.T + AXIS_PRIOR * gain) / (near_axis @ support.T + AXIS_PRIOR)
+        supported = (seen > MIN_SUPPORT).nonzero()
         if len(supported):  # beyond the confidences of all rows, the gain stays what it is at the last of them
-            gain = gain[torch.arange(GRID).clamp(int(supported[0]), int(supported[-1]))]
-        gains[step] = gain
-        now = _interpolated(gains[step], place[:, step] / FINE)
+            gain = gain[..., torch.arange(GRID).clamp(int(supported[0]), int(supported[-1]))]
+        gains[step] = gain.flatten()
+        axis = None if traces.axis is None else traces.axis[:, step]
+        now = interpolated_gain(gains, step, confidence[:, step], axis)
         value = torch.where(now < 0, value, cost[:, step])
     table = tuple(map(tuple, (gains * 1e6).round().div(1e6).tolist()))
     shown = None if temperatures is None else tuple(round(each, 4) for each in temperatures.tolist())
-    return OptimalStopping(traces.steps, table, shown)
+    return OptimalStopping(traces.steps, table, shown, axis=None if traces.axis is None else ((1.0, 0.0),))
+
+
+def _near(low: float, high: float, bins: int, bandwidth: float) -> Tensor:
+    """How much each bin counts at each place of the table, [places, bins]."""
+    centres = torch.linspace(low, high, bins, dtype=torch.float64)
+    return torch.exp(-((centres[::FINE, None] - centres) ** 2) / (2 * bandwidth**2))
 
 
 def fit_step_thresholds(traces: Traces, waiting: Tensor) -> StepThresholds:
@@ -96,11 +124,6 @@ def thresholds_for(traces: Traces) -> Tensor:
         return found[found > 0].unique()
     lowest = 1 / traces.activations.shape[-1]
     return torch.cat([torch.linspace(torch.logit(torch.tensor(lowest)), 9, 96).double().sigmoid(), torch.ones(1)])
-
-
-def _interpolated(values: Tensor, place: Tensor) -> Tensor:
-    left = place.long().clamp(max=len(values) - 2)
-    return torch.lerp(values[left], values[left + 1], place - left)
 
 
 def _expanded(temperatures: Tensor | None, traces: Traces) -> Tensor | None:

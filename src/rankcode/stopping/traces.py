@@ -10,6 +10,7 @@ from torch import Tensor
 from rankcode.checks import check_read, checked_inputs, checked_labels, rows_named
 from rankcode.data.sources import BadData
 from rankcode.engines import run
+from rankcode.engines.run import ask
 from rankcode.inference import inference
 from rankcode.metrics import source_of
 from rankcode.network import Network
@@ -29,6 +30,8 @@ class Traces:
     lengths: Tensor  # [rows]
     labels: Tensor  # [rows]
     weights: Tensor  # [rows], float64
+    axis: Tensor | None = None  # [rows, steps]: the second axis of an optimal rule, see second_axis
+    axis_weights: Tensor | None = None  # [stretches of steps, features + 1]: from the cell's features to it
 
     @property
     def reached(self) -> Tensor:
@@ -36,18 +39,21 @@ class Traces:
         return torch.tensor(self.steps).minimum(self.lengths[:, None])
 
     def rows(self, index: Tensor) -> Traces:
-        names = ("activations", "probabilities", "lengths", "labels", "weights")
+        names = ("activations", "probabilities", "lengths", "labels", "weights", *(["axis"] * (self.axis is not None)))
         return replace(self, **{name: getattr(self, name)[index] for name in names})
 
     def decide(self, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-        """(labels, steps read, whether they fired) of every row with a rule, without running the network again."""
+        """(labels, steps read, whether they fired) of every row with a rule, without running the network again. A rule
+        that reads features reads the second axis as its only feature."""
         rows, count, classes = self.probabilities.shape
         state = rule.initial_state(rows)
         open_, answer = torch.ones(rows, dtype=torch.bool), torch.full((rows,), count - 1)
         fired = torch.zeros(rows, dtype=torch.bool)
+        features = torch.empty(rows, count, 0) if self.axis is None else self.axis[..., None]
         ends = torch.searchsorted(torch.tensor(self.steps), self.lengths).clamp(max=count - 1)
         for number, step in enumerate(self.steps):
-            now, state = rule(self.activations[:, number], self.probabilities[:, number], step, state)
+            outputs = self.activations[:, number], self.probabilities[:, number]
+            now, state = ask(rule, *outputs, step, state, features[:, number])
             now = now & open_ & (step <= self.lengths)
             fired |= now
             stop = open_ & (now | (ends == number))

@@ -8,9 +8,10 @@ that the rule was not fitted to. The member that meets the wish best is fitted a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,11 +23,14 @@ from rankcode.network import Network
 from rankcode.rules import Rule, Threshold
 from rankcode.stopping.backward_induction import fit_optimal, fit_step_thresholds, thresholds_for
 from rankcode.stopping.calibration import fit_temperatures
-from rankcode.stopping.traces import Traces, traces_of
+from rankcode.stopping.second_axis import traces_with_axis
+from rankcode.stopping.traces import Traces
 
 Kind = Literal["auto", "threshold", "step-thresholds", "optimal"]
 FOLDS = 5
 COSTS = torch.logspace(1.5, -2.5, 25, dtype=torch.float64).tolist()  # of reading a whole row, where an error costs 1
+FINE_ROWS = 5000  # with as many, costs between the best one and its neighbours are tried as well
+FINER = 5  # steps from one of the costs to the next, then
 MIN_ROWS = 4
 DEFAULT_ALPHA = 0.2
 
@@ -132,11 +136,12 @@ def tune(
     - `false_alarms_per_hour`: rows that fire wrongly per hour of data; needs `seconds_per_step`.
 
     `kind`: "threshold" is one θ, "step-thresholds" one for each step, and "optimal" backward induction on calibrated
-    probabilities; by default, θ unless the optimal rule is better. `data` is a task, of which `split` is taken, or
-    (inputs, labels[, lengths]). The data should not have been trained on.
+    probabilities; by default, θ unless the optimal rule is better. From 5,000 rows on, an optimal rule reads the cell's
+    features as well, if that is better. `data` is a task, of which `split` is taken, or (inputs, labels[, lengths]).
+    The data should not have been trained on.
     """
     wish = Wish(accuracy, mean_steps, cost_per_step, alpha, false_alarms_per_hour, seconds_per_step)
-    return tune_on(traces_of(network, data, split, progress), wish, kind, network.activation != "membrane")
+    return tune_on(traces_with_axis(network, data, split, progress), wish, kind, network.activation != "membrane")
 
 
 def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", calibrate: bool = True) -> Tuning:
@@ -146,7 +151,12 @@ def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", calibrate: bool = T
     kinds = ("threshold", "optimal") if kind == "auto" else (kind,)
     if not set(kinds) <= set(FITS):
         raise ValueError(f"kind must be auto, {', '.join(FITS)}, not {kind!r}")
-    found = [_tuned(traces, wish, each, calibrate) for each in kinds]
+    found = [_tuned(replace(traces, axis=None, axis_weights=None), wish, each, calibrate) for each in kinds]
+    if traces.axis is not None and kinds[-1] == "optimal":
+        with suppress(ValueError):  # the wish cannot be met with the second axis
+            with_axis = _tuned(traces, wish, "optimal", calibrate)
+            if with_axis.worth > found[-1].worth:
+                found[-1] = replace(with_axis, reason=f"{with_axis.reason}, which reads the cell's features too")
     first, last = found[0], found[-1]
     if len(found) == 1:
         return first
@@ -155,7 +165,8 @@ def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", calibrate: bool = T
     shown = f"{gain if unit == 'steps' else 100 * gain:.2f} {unit}"
     if gain <= 0:
         return replace(first, reason="one threshold: an optimal stopping rule gains nothing over it here")
-    return replace(last, reason=f"an optimal stopping rule: it gains {shown} over one threshold")
+    reads = " that reads the cell's features too" if getattr(last.rule, "reads_features", False) else ""
+    return replace(last, reason=f"an optimal stopping rule{reads}: it gains {shown} over one threshold")
 
 
 def _worth(wish: Wish, point: Point) -> float:
@@ -170,37 +181,45 @@ def _worth(wish: Wish, point: Point) -> float:
 
 
 def _tuned(traces: Traces, wish: Wish, kind: str, calibrate: bool) -> Tuning:
-    family, calibrate = _family(traces, wish, kind), calibrate and kind == "optimal"
-    right, steps, fired = _cross_fitted(traces, family, 1 if kind == "threshold" else FOLDS, calibrate)
-    total = traces.weights.sum()
-    curve = tuple(
-        Point(*(float(traces.weights @ column / total) for column in columns))
-        for columns in zip(right, steps, steps / traces.lengths, fired, fired * (1 - right), strict=True)
-    )
+    calibrate = calibrate and kind == "optimal"
+    family, relative = _family(traces, wish, kind)
+    curve = _curve(traces, kind, family, relative, calibrate)
     chosen = _choose(traces, wish, curve)
-    rule = family[chosen](traces, _temperatures(traces) if calibrate else None)
+    if kind != "threshold" and len(family) > 1 and len(traces.labels) >= FINE_ROWS:
+        near = pairwise(math.log(each) for each in family[max(chosen - 1, 0) : chosen + 2])
+        finer = [math.exp(low + (high - low) * part / FINER) for low, high in near for part in range(1, FINER)]
+        found = zip([*family, *finer], [*curve, *_curve(traces, kind, finer, relative, calibrate)], strict=True)
+        family, curve = zip(*sorted(found, key=lambda each: -each[0]), strict=True)
+        chosen = _choose(traces, wish, curve)
+    rule = FITS[kind](family[chosen], relative, traces, _temperatures(traces) if calibrate else None)
+    if traces.axis_weights is not None and kind == "optimal":
+        rule = replace(rule, axis=tuple(tuple(float(f"{each:.6g}") for each in row) for row in traces.axis_weights))
     rows = len(traces.labels)
     interval = wilson(curve[chosen].accuracy, float(traces.weights.sum() ** 2 / traces.weights.square().sum()))
     return Tuning(rule, kind, wish, curve[chosen], interval, rows, f"{kind}, as asked", curve)
 
 
-Fit = Callable[[Traces, Tensor | None], Rule]
-
-
-def _family(traces: Traces, wish: Wish, kind: str) -> list[Fit]:
-    """Ways to fit a rule, from the earliest to the latest; one of them if the wish is a cost."""
+def _family(traces: Traces, wish: Wish, kind: str) -> tuple[Sequence[float], bool]:
+    """Thresholds, or costs of a step, from the rule that answers first to the one that answers last; a single cost if
+    the wish is one. Whether a cost is that of a whole row."""
     if kind == "threshold":
-        values = thresholds_for(traces).tolist()
-        return [partial(_threshold, value) for value in values]
-    fit = FITS[kind]
+        return thresholds_for(traces).tolist(), False
     if wish.alpha is not None:
-        return [partial(fit, wish.alpha, True)]
+        return [wish.alpha], True
     length = float(traces.lengths.double().mean())
-    costs = COSTS if wish.cost_per_step is None else [wish.cost_per_step * length]
-    return [partial(fit, each / length, False) for each in costs]
+    return [each / length for each in COSTS] if wish.cost_per_step is None else [wish.cost_per_step], False
 
 
-def _threshold(value: float, traces: Traces, temperatures: Tensor | None) -> Rule:
+def _curve(traces: Traces, kind: str, family: Sequence[float], relative: bool, calibrate: bool) -> tuple[Point, ...]:
+    right, steps, fired = _cross_fitted(traces, kind, family, relative, calibrate)
+    total = traces.weights.sum()
+    return tuple(
+        Point(*(float(traces.weights @ column / total) for column in columns))
+        for columns in zip(right, steps, steps / traces.lengths, fired, fired * (1 - right), strict=True)
+    )
+
+
+def _threshold(value: float, relative: bool, traces: Traces, temperatures: Tensor | None) -> Rule:
     return Threshold(value)
 
 
@@ -224,10 +243,12 @@ def _step_thresholds(price: float, relative: bool, traces: Traces, temperatures:
 FITS: dict[str, Any] = {"threshold": _threshold, "step-thresholds": _step_thresholds, "optimal": _optimal}
 
 
-def _cross_fitted(traces: Traces, family: list[Fit], folds: int, calibrate: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _cross_fitted(
+    traces: Traces, kind: str, family: Sequence[float], relative: bool, calibrate: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """(right, steps, fired) of every row with every member of a family, each [members, rows], by rules that were not
     fitted to the row. A threshold is not fitted to any row: one fold is enough."""
-    rows = len(traces.labels)
+    rows, folds = len(traces.labels), 1 if kind == "threshold" else FOLDS
     fold = torch.empty(rows, dtype=torch.long)
     fold[traces.labels.argsort(stable=True)] = torch.arange(rows) % folds
     right, steps, fired = torch.zeros(3, len(family), rows, dtype=torch.float64)
@@ -235,8 +256,8 @@ def _cross_fitted(traces: Traces, family: list[Fit], folds: int, calibrate: bool
         own = (fold == number).nonzero().squeeze(1)
         others, tried = traces.rows((fold != number).nonzero().squeeze(1)), traces.rows(own)
         temperatures = _temperatures(others) if calibrate else None
-        for member, fit in enumerate(family):
-            label, read, spike = tried.decide(fit(others, temperatures))
+        for member, price in enumerate(family):
+            label, read, spike = tried.decide(FITS[kind](price, relative, others, temperatures))
             right[member, own] = (label == tried.labels).double()
             steps[member, own] = read.double()
             fired[member, own] = spike.double()

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.cpu_settings import single_thread_if
-from rankcode.engines.run import checked_fired
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.rules import Patience, Threshold, allowed, check_rule
@@ -117,8 +116,7 @@ class Listener:
             part[counted].mean(0, keepdim=True) for part in network.activate(network.logits(features))
         )
         before = self._firing
-        result = self.rule(activations, self.probabilities, self.steps, self._rule_state)
-        fired, self._rule_state = checked_fired(result, 1)
+        fired, self._rule_state = self.rule(activations, self.probabilities, self.steps, self._rule_state)
         self._firing = bool(fired)
         if before or not self._firing or self.steps - self._last < self.refractory:
             return []

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankcode.decision import Decision
-from rankcode.engines.run import checked_fired, decide_rows, read_steps, reads_in_blocks, reads_sequences
+from rankcode.engines.run import ask, decide_rows, read_steps, reads_in_blocks, reads_sequences
 from rankcode.inference import inference, rule_for
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -167,8 +167,8 @@ class StreamPool:
         activations, probabilities = network.activate(logits)
         state, spikes = map_state(lambda part: part[at], self._rule_state), []
         for k in range(read):
-            result = self.rule(activations[:, k], probabilities[:, k], step - (read - 1 - k), state)
-            fired, state = checked_fired(result, rows)
+            now = activations[:, k], probabilities[:, k]
+            fired, state = ask(self.rule, *now, step - (read - 1 - k), state, features[:, k])
             spikes.append(fired)
         self._rule_state = self._stored(self._rule_state, at, state)
         fired = torch.stack(spikes, 1)

@@ -23,6 +23,7 @@ from rankcode.objectives import UntilSpike
 from rankcode.saving.description import describe
 from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Tuning, Wish, tune_on
+from rankcode.stopping.second_axis import traces_with_axis
 from rankcode.stopping.traces import Traces, traces_of
 from rankcode.tasks import OwnData
 from rankcode.training.baselines import nearest_neighbour
@@ -104,7 +105,7 @@ def fit_series(
             network = standard_network(_Shape(rows, len(names)), settings.cell, settings.hidden_size)
         training = Training(seed=seed, progress=progress)
         fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(held))
-        traces = traces_of(network, _arrays(held))
+        traces = traces_with_axis(network, _arrays(held))
         return network, tune_on(traces, wish), traces
 
     if model == "kernels" or (model == "auto" and len(train.labels) < MANY_ROWS):
