@@ -24,10 +24,17 @@ def plot_front(curves: Mapping[int, Mapping[str, Any]], front: Sequence[Mapping[
     steps, accuracy = ([point["test"][name] for point in front] for name in ("mean_steps", "accuracy"))
     percent = [100 * value for value in accuracy]
     handles += axes.plot(steps, percent, "o-", color=COLOURS[0], ms=4, lw=1.8)
-    for place in range(0, len(front), -(-len(front) // MAX_LABELS)):
+    figure.draw_without_rendering()  # decides where everything is
+    placed = []
+    for place in range(0, len(front), -(-len(front) // MAX_LABELS) or 1):
         label = f"run {front[place]['run']}, θ={front[place]['threshold']:g}"
         at = steps[place], percent[place]
-        axes.annotate(label, at, (5, -9), textcoords="offset points", fontsize=7, color=COLOURS[0])
+        text = axes.annotate(label, at, (5, -9), textcoords="offset points", fontsize=7, color=COLOURS[0])
+        box = text.get_window_extent().padded(2)
+        if any(box.overlaps(other) for other in placed):
+            text.remove()
+        else:
+            placed.append(box)
     axes.set(xlabel="mean steps read", ylabel="accuracy (%)")
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, high - MIN_RANGE), high)

@@ -66,7 +66,8 @@ class RayWorkers:
                 self.ray.init(address=self.address, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise ConnectionError(f"no Ray cluster answers at {self.address}: {reason}") from None
+                token = "if it asks for a token, set RAY_AUTH_TOKEN"
+                raise ConnectionError(f"no Ray cluster answers at {self.address}: {reason}; {token}") from None
         else:
             note = self.folder.path / ".ray"  # names the temporary folder, which a killed sweep leaves behind
             with suppress(OSError):

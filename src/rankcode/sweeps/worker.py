@@ -29,13 +29,17 @@ class Worker:
         return os.getpid()
 
     def train(self, path: str, number: int, deadline: float | None, where: dict[str, Any]) -> None:
-        train_run(SweepFolder(path), number, deadline, where)
+        import ray
+
+        train_run(SweepFolder(path), number, deadline, where, ray.get_runtime_context().get_node_id())
 
 
-def train_run(folder: SweepFolder, number: int, deadline: float | None, where: dict[str, Any]) -> None:
+def train_run(
+    folder: SweepFolder, number: int, deadline: float | None, where: dict[str, Any], node: str | None = None
+) -> None:
     """Train a run of a sweep from where it is, and write its result. An error is a result too.
 
-    `where`: settings of `Training` that do not define the run, such as the device.
+    `where`: settings of `Training` that do not define the run, such as the device. `node`: where it is trained.
     """
     plan, path = folder.plan(), folder.run(number)
     with alone_in(path, wait=True):
@@ -46,7 +50,7 @@ def train_run(folder: SweepFolder, number: int, deadline: float | None, where: d
         result = _trained(folder, number, plan, deadline, where | {"folder": str(path), "resume": True})
     except Exception as error:
         result = {"status": "failed", "reason": " ".join(str(error).split()) or type(error).__name__}
-    folder.write_result(number, result)
+    folder.write_result(number, result | {"node": node})
 
 
 def _trained(
