@@ -6,6 +6,7 @@ continued from its checkpoint, and so the same call goes on after a sweep was ki
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -141,7 +142,7 @@ def _train(
 ) -> None:
     waiting = deque(number for number in range(1, len(plan["runs"]) + 1) if not folder.has_ended(number))
     deaths: Counter[int] = Counter()
-    drawn = drawing = 0.0
+    picture = Picture(folder)
 
     def over() -> bool:
         return deadline is not None and time.time() >= deadline
@@ -176,11 +177,31 @@ def _train(
         if ended:
             results = results_of(folder, plan)
             write_front(folder, results)
-            if time.monotonic() - drawn > drawing / DRAW_SHARE:
-                begun = time.monotonic()
-                draw_front(folder, results)
-                drawn, drawing = time.monotonic(), time.monotonic() - begun
+            picture.update(results)
         table.show(plan, workers.running, [number for number, _ in ended if folder.result(number) is not None])
+    picture.finish()
+
+
+class Picture:
+    """front.png, drawn in a thread, so that no worker waits for it."""
+
+    def __init__(self, folder: SweepFolder):
+        self.folder, self._thread, self._next = folder, threading.Thread(), 0.0
+
+    def update(self, results: dict[int, dict[str, Any]]) -> None:
+        """Draw, unless too much time went into pictures lately."""
+        if time.monotonic() >= self._next and not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._draw, args=[results], daemon=True)
+            self._thread.start()
+
+    def _draw(self, results: dict[int, dict[str, Any]]) -> None:
+        begun = time.monotonic()
+        draw_front(self.folder, results)
+        self._next = time.monotonic() + (time.monotonic() - begun) / DRAW_SHARE
+
+    def finish(self) -> None:
+        if self._thread.is_alive():
+            self._thread.join()
 
 
 def results_of(folder: SweepFolder, plan: dict[str, Any]) -> dict[int, dict[str, Any]]:
