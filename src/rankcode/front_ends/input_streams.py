@@ -149,6 +149,7 @@ class Queues:
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype):
         self.begin, self.end = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._values = math.prod(shape)  # of an item
         self._resize(torch.empty(rows, 0, *shape, dtype=dtype))
 
     @property
@@ -174,15 +175,19 @@ class Queues:
             return self.append(int(rows[0]), items.numpy())
         self._make_room(rows, counts)
         first = counts.cumsum() - counts
-        places = np.arange(len(items)) + np.repeat(rows * self._size + self.end[rows] - first, counts)
-        self._items.flatten(0, 1)[torch.from_numpy(places)] = items
+        for count in np.unique(counts):  # few: packets have the same size
+            chosen = np.flatnonzero(counts == count)
+            places = rows[chosen] * self._size + self.end[rows[chosen]]
+            _stretches(self._array.reshape(-1), count * self._values)[places * self._values] = _stretches(
+                items.numpy().reshape(-1), count * self._values
+            )[first[chosen] * self._values]
         self.end[rows] += counts
 
     def windows(self, rows: np.ndarray, starts: np.ndarray | int, length: int) -> Tensor:
         """Items from `starts` on, counted from the beginning of each row's queue, [rows, length, *shape]."""
         places = torch.from_numpy(rows * self._size + self.begin[rows] + starts)
-        number, values = len(self.end) * self._size - length + 1, math.prod(self._items.shape[2:])
-        flat = self._items.as_strided((number, length * values), (values, 1))
+        number = len(self.end) * self._size - length + 1
+        flat = self._items.as_strided((number, length * self._values), (self._values, 1))
         return flat[places].view(len(rows), length, *self._items.shape[2:])
 
     def drop(self, rows: np.ndarray, counts: np.ndarray | int) -> None:
@@ -211,3 +216,9 @@ class Queues:
 
     def _resize(self, items: Tensor) -> None:
         self._items, self._array, self._size = items, items.numpy(), items.shape[1]
+
+
+def _stretches(values: np.ndarray, length: int) -> np.ndarray:
+    """Every stretch of so many values, [number, length], without a copy."""
+    shape = (max(0, len(values) - length + 1), length)
+    return np.lib.stride_tricks.as_strided(values, shape, values.strides * 2)
