@@ -2,8 +2,10 @@
 FROM python:3.12-slim
 
 COPY dist/rankcode-*.whl /tmp/
-# PyTorch for processors without a GPU first: the wheels of PyPI bring some gigabytes of CUDA.
-RUN pip install --no-cache-dir torch --index-url https://download.pytorch.org/whl/cpu
+# The default build of PyTorch brings some gigabytes of CUDA. --build-arg TORCH="torch --index-url ADDRESS" takes another,
+# such as the one for computers without a GPU, from the address that PyTorch's installation page gives.
+ARG TORCH="torch"
+RUN pip install --no-cache-dir $TORCH
 RUN pip install --no-cache-dir "$(echo /tmp/rankcode-*.whl)[serve,audio]" && rm /tmp/rankcode-*.whl
 
 RUN useradd --system --no-create-home rankcode
