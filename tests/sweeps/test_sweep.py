@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from itertools import product
 from pathlib import Path
@@ -34,14 +36,17 @@ def holder_of(folder):
 @pytest.fixture(scope="module")
 def by_hand(levels, tmp_path_factory):
     """The networks of the paper's Fig. 5, each trained alone: rank coding for every β and θ, conventional training for
-    every β."""
-    place, runs = tmp_path_factory.mktemp("by-hand"), {}
+    every β. In a new process, as commands are: weights are compared bit for bit."""
+    place, runs, commands = tmp_path_factory.mktemp("by-hand"), {}, []
     for beta, threshold, objective in product((0, 0.1), (0.9, 0.99), ("at-spike", "at-end")):
         if (objective, threshold) != ("at-end", 0.99):
             options = {"beta": beta, "threshold": threshold, "objective": objective}
             runs[f"{beta} {threshold} {objective}"] = place / str(len(runs))
             given = [f"--{name}={value}" for name, value in options.items()]
-            main(["train", levels, *FLAGS, *given, "--folder", str(place / str(len(runs) - 1))])
+            commands.append(["train", levels, *FLAGS, *given, "--folder", str(place / str(len(runs) - 1))])
+    program = "import sys, torch; from rankcode.cli.main import main; torch.set_num_threads(1)"
+    program += f"\nfor command in {commands!r}: main(command)"
+    subprocess.run([sys.executable, "-c", program], check=True)
     return runs
 
 
