@@ -26,7 +26,7 @@ def heard(url, path):
     ):
         page.click(SPEAK)
         answer = shown(page)
-        assert page.get_attribute(SPEAK, "aria-pressed") == "false"  # it has stopped by itself
+        page.wait_for_selector(f"{SPEAK}[aria-pressed=false]")  # it stops by itself
         return answer, saved(page)
 
 
