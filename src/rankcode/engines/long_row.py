@@ -45,8 +45,9 @@ class RowReader:
                     continue
                 before = self.steps - len(features)
                 logits = network.logits(features, self.steps)
-                block = features[:, None], logits[:, None]
-                spikes, self._rule_state = block_spikes(network, self.rule, *block, before, self._rule_state)
+                spikes, self._rule_state = block_spikes(
+                    network, self.rule, features[:, None], logits[:, None], before, self._rule_state
+                )
                 if spikes.any():
                     answer = int(spikes[:, 0].int().argmax())
                     self.steps, self.features = before + answer + 1, features[answer : answer + 1]
