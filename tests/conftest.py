@@ -1,6 +1,8 @@
 """Small tensors: one thread each is fastest, and results do not depend on the machine's cores."""
 
 import os
+import shutil
+import tempfile
 from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,3 +27,16 @@ def few_updates(monkeypatch):
 
     monkeypatch.setattr(plan, "MIN_UPDATES", 150)
     monkeypatch.setattr(plan, "DEFAULT_EPOCHS", 1)
+
+
+@pytest.fixture(scope="session")
+def ray_on_this_machine():
+    """Ray with two CPUs, which is used because it has been started: starting it takes seconds."""
+    ray = pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    folder = tempfile.mkdtemp(prefix="rankcode-ray-")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    ray.init(address="local", num_cpus=2, object_store_memory=100 * 2**20, _temp_dir=folder, **quiet)
+    yield ray
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rankcode.checks import checked_inputs, rows_named
+from rankcode.data.manifest import is_manifest, listed_files
 from rankcode.data.sources import BadData
 from rankcode.decision import Decision
 from rankcode.engines.long_row import RowReader
@@ -49,9 +50,9 @@ def predict(
     """The answers of a network to raw data, one for each row.
 
     `data`: for a network that reads sound, a file, a folder, a waveform [samples] at the network's sample rate
-    (16 kHz), or a list of files or waveforms. For a network that reads series, a data file, or rows [steps] or [steps,
-    channels] in a list or an array. For a network that reads images, images of bytes. For a front end of your own,
-    what its `rows` and `read` take.
+    (16 kHz), a list of files or waveforms, or a manifest (.txt, .csv or .parquet) that lists files. For a network that
+    reads series, a data file, a .txt that lists such files, or rows [steps] or [steps, channels] in a list or an array.
+    For a network that reads images, images of bytes. For a front end of your own, what its `rows` and `read` take.
 
     `rule` is by default that of the network, or `Threshold(0.95)` if it has none. A row or file that cannot be used is
     an error, or, with `skip_bad`, is left out; the reasons are appended to `left_out`, if that is a list.
@@ -68,13 +69,43 @@ def predict_rows(
 ) -> Iterator[tuple[str, Tensor, Prediction]]:
     """`predict`, with the name of each row (its file, or its place in the data) and the row as the front end stores it.
     Rows are read as they are needed."""
-    rule = rule_for(network, rule)
     left_out = [] if left_out is None else left_out
-    front_end = NumbersAsTheyAre() if network.front_end is None else network.front_end
-    for names, rows in _batches(front_end, _stored(front_end, data, left_out if skip_bad else None)):
+    listed = left_out if skip_bad else None
+    yield from answers_to(network, raw_rows(network, data, listed), rule, listed)
+
+
+def raw_rows(network: Network, data: Any, left_out: list[str] | None) -> Iterator[tuple[str, Any]]:
+    """Each row of the data by name, raw, as the front end of the network finds it. What a manifest lists is found too.
+
+    Data that cannot be used raises, or is listed in `left_out`.
+    """
+    if not isinstance(data, str | Path) and (not hasattr(data, "__len__") or isinstance(data, dict)):
+        raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
+    front_end = _front_end_of(network)
+    several = isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data)
+    parts: Any = data if several else [data]
+    for part in parts:
+        manifest = isinstance(part, str | Path) and is_manifest(part, front_end.file_suffixes)
+        for each in listed_files(part) if manifest else [part]:
+            try:
+                yield from front_end.rows(each, left_out)
+            except (BadData, FileNotFoundError) as error:
+                _leave_out(error, str(each), left_out)
+
+
+def answers_to(
+    network: Network, rows: Iterable[tuple[str, Any]], rule: Rule | None, left_out: list[str] | None
+) -> Iterator[tuple[str, Tensor, Prediction]]:
+    """The answers to raw rows: the name of each row, the row as the front end stores it, and the answer."""
+    rule, front_end = rule_for(network, rule), _front_end_of(network)
+    for names, batch in _batches(front_end, _stored(front_end, rows, left_out)):
         with rows_named(lambda row, names=names: names[row]):
-            answers = named_answers(network, _decided(network, front_end, rows, rule), [row.size for row in rows])
-            yield from ((name, row.values, answer) for name, row, answer in zip(names, rows, answers, strict=True))
+            answers = named_answers(network, _decided(network, front_end, batch, rule), [row.size for row in batch])
+            yield from ((name, row.values, answer) for name, row, answer in zip(names, batch, answers, strict=True))
+
+
+def _front_end_of(network: Network) -> FrontEnd:
+    return NumbersAsTheyAre() if network.front_end is None else network.front_end
 
 
 class NumbersAsTheyAre(FrontEnd):
@@ -92,27 +123,23 @@ class NumbersAsTheyAre(FrontEnd):
         return stored, lengths
 
 
-def _stored(front_end: FrontEnd, data: Any, left_out: list[str] | None) -> Iterator[tuple[str, StoredRow]]:
-    """Each row of the data by name, read when it is needed. A bad one raises, or is listed in `left_out`."""
-    if not isinstance(data, str | Path) and (not hasattr(data, "__len__") or isinstance(data, dict)):
-        raise ValueError(f"predict takes a file, an array or a list of them, not a {type(data).__name__}")
-    several = isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data)
-    parts: Any = data if several else [data]
-    for part in parts:
+def _stored(
+    front_end: FrontEnd, rows: Iterable[tuple[str, Any]], left_out: list[str] | None
+) -> Iterator[tuple[str, StoredRow]]:
+    """Each row as the front end stores it, read when it is needed. A bad one raises, or is listed in `left_out`."""
+    for name, raw in rows:
         try:
-            for name, raw in front_end.rows(part, left_out):
-                try:
-                    yield name, front_end.read(raw)
-                except (ValueError, FileNotFoundError) as error:
-                    _leave_out(error, name, left_out)
-        except (BadData, FileNotFoundError) as error:
-            _leave_out(error, str(part), left_out)
+            row = front_end.read(raw)
+        except (ValueError, OSError) as error:
+            _leave_out(error, name, left_out)
+        else:
+            yield name, row
 
 
 def _leave_out(error: Exception, name: str, left_out: list[str] | None) -> None:
     """List a bad row or file; raise the error, with the name in it, where there is no list."""
     complete = isinstance(error, BadData | FileNotFoundError)  # then it names the file already
-    message = str(error) if complete else f"{name}: {error}"
+    message = str(error) if complete else f"{name}: {getattr(error, 'strerror', None) or error}"
     if left_out is None:
         hint = "" if "skip_bad=True" in message else "; skip_bad=True leaves it out"
         raise (type(error) if complete else BadData)(message + hint) from None

@@ -14,8 +14,9 @@ T = TypeVar("T", bound=tuple[Any, ...])
 class Progress:
     """`with Progress(total) as bar: bar.show(done, "loss 0.1")`. Writes to standard error."""
 
-    def __init__(self, total: int, enabled: bool = True, done: int = 0):
-        """`done`: work done before, which is left out of the estimate of the remaining time."""
+    def __init__(self, total: int | None, enabled: bool = True, done: int = 0):
+        """`total`: None if it is not known. `done`: work done before, which is left out of the estimate of the
+        remaining time."""
         self.total, self.enabled, self.before = total, enabled, done
         self.terminal = sys.stderr.isatty()
         self.interval = 0.2 if self.terminal else 30.0
@@ -39,13 +40,16 @@ class Progress:
             return
         self.shown = time.monotonic()
         spent = self.shown - self.begun
-        left = spent / max(done - self.before, 1) * (self.total - done)
-        share = done / self.total
-        line = f"{100 * share:3.0f} %  {text}  {_clock(spent)} < {_clock(left)}"
         room = shutil.get_terminal_size().columns - 1 if self.terminal else 120  # a wrapped line cannot be redrawn
-        cells = max(0, min(20, room - len(line) - 1))
-        full = int(cells * share)
-        line = f"{'█' * full}{'·' * (cells - full)} {line}"[:room]
+        if self.total is None:
+            line = f"{text}  {_clock(spent)}"[:room]
+        else:
+            left = spent / max(done - self.before, 1) * (self.total - done)
+            share = done / self.total
+            line = f"{100 * share:3.0f} %  {text}  {_clock(spent)} < {_clock(left)}"
+            cells = max(0, min(20, room - len(line) - 1))
+            full = int(cells * share)
+            line = f"{'█' * full}{'·' * (cells - full)} {line}"[:room]
         sys.stderr.write(f"\r\x1b[2K{line}" if self.terminal else f"{line}\n")
         sys.stderr.flush()
         self.open_line = self.terminal

@@ -163,12 +163,48 @@ def test_answers_are_printed_or_written_to_a_file_not_both(trained):
     assert not Path("answers.csv").exists()
 
 
-@pytest.mark.parametrize("name", ["mine.csv", "mine.jsonl", "mine.png"])
+def test_answers_in_parts(trained, capsys):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    run = str(trained / "sound-run")
+    tones(Path("folder"), count=2)
+    Path("folder", "broken.wav").write_bytes(b"RIFF")
+    Path("list.csv").write_text("path\nfolder\n")
+    main(["predict", run, "list.csv", *CPU, "--output", "answers.csv", "--skip-bad"])
+    capsys.readouterr()
+    for _ in range(2):  # its own file is replaced
+        main(["predict", run, "list.csv", *CPU, "--output", "answers.parquet"])
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("left out 1 files or rows: answers.left-out.txt names them") == 2
+    assert "wrote 4 answers to answers.parquet; " in said.err and "a second" in said.err
+    found, expected = pandas.read_parquet("answers.parquet"), pandas.read_csv("answers.csv")
+    assert found.columns.tolist() == expected.columns.tolist()
+    exact = ["from", "label", "steps", "fired", "milliseconds"]
+    assert found[exact].astype(object).equals(expected[exact].astype(object))
+    Path("empty").mkdir()
+    says(["predict", run, "empty", *CPU, "--output", "none.parquet"], "nothing to answer to")
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (["--workers", "2"], ["--workers and --address need --output", ".parquet"]),
+        (["--output", "answers.csv", "--address", "auto"], ["--workers and --address need --output"]),
+        (["--output", "answers.parquet", "--plot", "a.png"], ["--plot draws"]),
+        (["--output", "answers.parquet", "--workers", "0"], ["--workers must be at least 1"]),
+    ],
+)
+def test_what_answers_in_parts_need(trained, flags, parts):
+    says(["predict", str(trained / "series-run"), "x.npz", *CPU, *flags], *parts, status=2)
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.jsonl", "mine.png", "mine.parquet", "mine.left-out.txt"])
 def test_a_file_of_the_users_is_not_replaced_by_answers(trained, name):
     Path(name).write_text("label,steps\nlow,3\n")
     option = "--plot" if name.endswith("png") else "--output"
     data = str(trained / "levels.npz")
-    says(["predict", str(trained / "series-run"), data, *CPU, option, name], "did not write it", option, status=2)
+    given = name.replace("left-out.txt", "parquet")
+    says(["predict", str(trained / "series-run"), data, *CPU, option, given], "did not write it", option, status=2)
     assert Path(name).read_text() == "label,steps\nlow,3\n"
     wrong = "answers.txt" if option == "--output" else "answers.pdf"
     says(["predict", str(trained / "series-run"), data, *CPU, option, wrong], f"{option} takes", wrong, status=2)

@@ -1,8 +1,4 @@
-"""Small data to sweep on, and one Ray for all tests."""
-
-import os
-import shutil
-import tempfile
+"""Small data to sweep on."""
 
 import numpy as np
 import pytest
@@ -24,16 +20,3 @@ def levels(tmp_path_factory):
     values = random.normal(size=(120, 12)) + np.where(labels == "high", 0.5, -0.5)[:, None]
     np.savez(path, X=values.astype(np.float32), y=labels)
     return str(path)
-
-
-@pytest.fixture(scope="session")
-def ray_on_this_machine():
-    """Ray with two CPUs, which sweeps use because it has been started: starting it takes seconds."""
-    ray = pytest.importorskip("ray", reason="sweeps need ray")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    folder = tempfile.mkdtemp(prefix="rankcode-ray-")
-    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
-    ray.init(address="local", num_cpus=2, object_store_memory=100 * 2**20, _temp_dir=folder, **quiet)
-    yield ray
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rankcode
@@ -23,6 +24,7 @@ from rankcode.sweeps import SweepFolder
 pytestmark = pytest.mark.slow
 
 ray = pytest.importorskip("ray", reason="sweeps need ray")
+pandas = pytest.importorskip("pandas")
 
 ENVIRONMENT = {
     **os.environ,
@@ -92,8 +94,9 @@ def test_a_driver_that_is_killed_loses_nothing_and_trains_nothing_twice(levels, 
     assert parts_of_ray(temporary) == []
 
 
-def test_both_nodes_of_a_cluster_train(levels):
+def test_both_nodes_of_a_cluster_train_and_predict(levels):
     """Two nodes on this machine with a CPU each: one worker fits on either."""
+    np.savez("many.npz", X=np.random.default_rng(0).normal(size=(20_000, 12)).astype(np.float32))
     # A token for this cluster alone, whatever the user's own clusters have.
     environment = {**ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     port, started, temporary = 26379, [], tempfile.mkdtemp(prefix="rankcode-ray-")
@@ -110,6 +113,13 @@ def test_both_nodes_of_a_cluster_train(levels):
         nodes = command(levels, "--address", f"127.0.0.1:{port}")
         done = subprocess.run(nodes, env=environment, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0 and "4 runs: 4 finished" in done.stdout, done.stderr
+        model = ["sweep/runs/001", "many.npz", "--device", "cpu"]
+        predict = [sys.executable, "-m", "rankcode", "predict", *model, "--output"]
+        alone = subprocess.run([*predict, "alone.parquet"], env=environment, capture_output=True, text=True)
+        both = [*predict, "both.parquet", "--address", f"127.0.0.1:{port}"]
+        together = subprocess.run(both, env=environment, capture_output=True, text=True, timeout=100)
+        assert "2 workers on 2 machines" in together.stderr, alone.stderr + together.stderr
+        assert pandas.read_parquet("alone.parquet").equals(pandas.read_parquet("both.parquet"))
     finally:
         for sent in (signal.SIGTERM, signal.SIGKILL):  # the first lets Ray stop its own processes
             for process in started:

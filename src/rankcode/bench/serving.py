@@ -80,7 +80,7 @@ def make_clips(network: Network, folder: str | None = None) -> list[Clip]:
     rate = front_end.sample_rate
     generator, sounds = np.random.default_rng(0), []
     if folder is not None:
-        names = sound_files(Path(folder))
+        names = list(sound_files(folder))
         for name in generator.permutation(names)[:CLIPS]:
             sounds.append(np.concatenate(list(sound_blocks(Path(folder, name), rate)))[:rate])
     while folder is None and len(sounds) < CLIPS:

@@ -8,7 +8,9 @@ import json
 import sys
 from collections import Counter
 from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from rankcode.data.sources import BadData
 from rankcode.prediction import Prediction, predict_rows
 from rankcode.saving.files import write_whole
 from rankcode.saving.run_folder import RunFolder, load
+from rankcode.sharded_prediction import AUTHOR, is_own, left_out_file, predict_to_parquet
 from rankcode.training.distributed import own_device
 
 COLUMNS = ("from", "label", "probability", "steps", "fired")
@@ -35,19 +38,26 @@ class Predict:
         rankcode predict runs/gestures new.npz
         rankcode predict runs/gestures new.npz --output answers.csv --plot answers.png
         rankcode predict runs/speech one.wav recordings/ --json
+        rankcode predict runs/speech million.txt --output answers.parquet --workers 8
         rankcode predict model.safetensors new.npz --threshold 0.99
     """
 
     model: str
     """Folder of a run, or a model file."""
     files: tuple[str, ...]
-    """Sound files, folders of them, or files of series (.csv, .parquet, .npz, .npy, .ts, .tsv, .arff)."""
+    """Sound files, folders of them, or files of series (.csv, .parquet, .npz, .npy, .ts, .tsv, .arff). A .txt file, for
+    sound a .csv or .parquet file too, is a manifest: it lists files."""
     _: KW_ONLY
     threshold: float | None = None
     """θ to answer at. Default: that of the training; 0.95 where it had none."""
     output: str | None = None
-    """Write the answers to this file, .csv or .jsonl, with the probabilities of all classes, instead of printing them.
-    Only a file that this command wrote is replaced."""
+    """Write the answers to this file, .csv, .jsonl or .parquet, with the probabilities of all classes, instead of
+    printing them. Only a file that this command wrote is replaced. A .parquet file is written in parts, for any number
+    of answers: the same command goes on after it was stopped, and what cannot be used is listed in a file beside it."""
+    workers: int | None = None
+    """Answer with so many processes, on Ray; for --output answers.parquet. Default: this process alone."""
+    address: str | None = None
+    """Address of a Ray cluster, such as 10.0.0.1:6379 or auto. Its --workers are as many as fit, unless given."""
     plot: str | None = None
     """Draw some of the answers into this .png file: each row, the class probabilities below it, and when it fired."""
     skip_bad: Flag = False
@@ -61,6 +71,10 @@ class Predict:
             raise ValueError("--json prints the answers and --output writes them to a file: give one of the two")
         if Path(self.model).is_dir() and self.threshold is None:
             RunFolder(self.model).rule()  # refuses a rule that only Python can use
+        if Path(self.output or "").suffix.lower() == ".parquet":
+            return self._write_parquet(Path(self.output or ""))
+        if self.workers is not None or self.address is not None:
+            raise ValueError("--workers and --address need --output with the name of a .parquet file")
         output = None if self.output is None else AnswerFile(self.output)
         picture = None if self.plot is None else Picture(self.plot, "predict")
         network = load(self.model).to(own_device(self.device))
@@ -96,6 +110,36 @@ class Predict:
             picture.write(plot_answers(network, [rows[each] for each in chosen], names=names, rule=rule))
             say(f"wrote {picture.path}", file=sys.stderr)
 
+    def _write_parquet(self, output: Path) -> None:
+        """Write the answers in parts, which are joined at the end."""
+        if self.plot is not None:
+            raise ValueError("--plot draws answers that are printed, or written to a .csv or .jsonl file")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"--workers must be at least 1, not {self.workers}")
+        for needed in ("pyarrow", *(["ray"] if self.workers or self.address else [])):
+            import_module(needed)  # raises before anything is computed if it is missing
+        if output.exists() and not is_own(output):
+            raise ValueError(f"{output} exists, and this command did not write it: choose another --output")
+        listed = left_out_file(output)
+        check_replaceable(listed, AUTHOR, "--output")
+        if self.address is None:
+            own_device(self.device)
+        network = load(self.model)
+        rule = None if self.threshold is None else rule_at(self.threshold, network)
+        ray: Any = {"workers": self.workers, "address": self.address, "device": self.device}
+        try:
+            found = predict_to_parquet(network, list(self.files), output, rule, **ray)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; the same command goes on") from None
+        if found.left_out:
+            say(f"left out {found.left_out:,} files or rows: {listed} names them", file=sys.stderr)
+        if not found.answers:
+            raise BadData("there was nothing to answer to")
+        rate = (found.answers - found.kept) / found.seconds
+        before = f", {found.kept:,} of them before" if found.kept else ""
+        on = f", {len(found.nodes)} workers on {len(set(found.nodes))} machines" if self.address else ""
+        say(f"wrote {found.answers:,} answers to {output}{before}; {rate:,.0f} a second{on}", file=sys.stderr)
+
     def _print(self, place: str, answer: Prediction, heading: bool) -> None:
         if self.json:
             print(json.dumps({"from": place, **answer._asdict()}))
@@ -115,7 +159,7 @@ class AnswerFile:
         self.path, self._lines = Path(path), io.StringIO(newline="")
         self.suffix = self.path.suffix.lower()
         if self.suffix not in BEGINNINGS:
-            raise ValueError(f"--output takes the name of a .csv or .jsonl file, not {path!r}")
+            raise ValueError(f"--output takes the name of a .csv, .jsonl or .parquet file, not {path!r}")
         check_replaceable(self.path, BEGINNINGS[self.suffix], "--output")
 
     def add(self, place: str, answer: Prediction) -> None:

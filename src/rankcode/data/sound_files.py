@@ -30,11 +30,19 @@ def folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def sound_files(folder: Path) -> list[str]:
-    """The sound files in a folder and in its subfolders, relative to it, in order of name."""
-    paths = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    inside = (path.relative_to(folder) for path in paths)
-    return sorted(path.as_posix() for path in inside if not any(part.startswith(".") for part in path.parts))
+def sound_files(folder: str | Path) -> Iterator[str]:
+    """The sound files in a folder and in its subfolders, relative to it, in order of name, without hidden ones.
+
+    The names of one folder at a time are in memory, however many there are in all.
+    """
+    with os.scandir(folder) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found if entry.name[0] != "."]
+    # With the slash after folders, this is the order of the whole names.
+    for name in sorted(f"{name}/" if is_folder else name for name, is_folder in entries):
+        if name.endswith("/"):
+            yield from (name + inside for inside in sound_files(os.path.join(folder, name)))
+        elif name.lower().endswith(SUFFIXES) and os.path.isfile(os.path.join(folder, name)):
+            yield name
 
 
 def sound_blocks(path: str | Path, rate: int = 16_000) -> Iterator[np.ndarray]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 try:
     import fcntl
@@ -30,12 +31,19 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that at any moment it is the old one or the new one, never a part."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes its name when it is complete: never is there a part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "wb") as file:
-                file.write(content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)

@@ -74,10 +74,11 @@ def load_model(path: str | Path, network: Network | None = None) -> Network:
 
 def metadata(header: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, str]:
     """The metadata of a model file: its header as JSON, with a checksum of all that the file holds."""
-    return {"rankcode": json.dumps({**header, "checksum": _checksum(header, weights)})}
+    return {"rankcode": json.dumps({**header, "checksum": checksum(header, weights)})}
 
 
-def _checksum(header: dict[str, Any], weights: dict[str, Tensor]) -> str:
+def checksum(header: dict[str, Any], weights: dict[str, Tensor]) -> str:
+    """Changes with the header or the weights, which are on the CPU."""
     parts: list[str | bytes] = [json.dumps(header)]
     for name, tensor in sorted(weights.items()):
         parts += [f"{name} {_shape(tensor)}", tensor.reshape(-1).view(torch.uint8).numpy().tobytes()]
@@ -112,7 +113,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if text is None:
         raise ContentError("was not written by rankcode.save: its header describes no network")
     header = parse_versioned(text, "its header")
-    if header.pop("checksum", None) != _checksum(header, weights):
+    if header.pop("checksum", None) != checksum(header, weights):
         raise damaged("its content does not match its checksum")
     return header, weights
 

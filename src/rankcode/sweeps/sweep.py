@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from rankcode.data.sources import BadData
 from rankcode.metrics import THRESHOLDS
+from rankcode.ray_workers import RayWorkers
 from rankcode.saving.files import alone_in
 from rankcode.sweeps.front import composite, draw_front, points_of, write_front
 from rankcode.sweeps.live_table import LiveTable
 from rankcode.sweeps.plan import WHERE, Search, continued, make_plan, next_suggestion
-from rankcode.sweeps.ray_workers import RayWorkers
 from rankcode.sweeps.sweep_folder import SweepFolder
+from rankcode.sweeps.worker import Worker
 from rankcode.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def run_sweep(
         with alone_in(kept.path, wait=False):
             kept.write_plan(plan)
             if plan["search"] == "bayesian" or not all(map(kept.has_ended, range(1, len(plan["runs"]) + 1))):
-                workers = RayWorkers(kept, cpus_per_run, gpus_per_run, address, use_gpus)
+                workers = RayWorkers(Worker, (), kept.path, cpus_per_run, gpus_per_run, address, use_gpus)
                 with workers, LiveTable(kept, progress) as table:
                     _train(kept, plan, workers, table, deadline, where)
             write_front(kept, results_of(kept, plan))
@@ -143,6 +144,8 @@ def _train(
     waiting = deque(number for number in range(1, len(plan["runs"]) + 1) if not folder.has_ended(number))
     deaths: Counter[int] = Counter()
     picture = Picture(folder)
+    if not workers.gpus_per_run and where.get("device", "auto") == "auto":
+        where = where | {"device": "cpu"}
 
     def over() -> bool:
         return deadline is not None and time.time() >= deadline
@@ -164,9 +167,10 @@ def _train(
                 folder.write_plan(plan)
             if not waiting:
                 break
-            workers.train(waiting.popleft(), deadline, where)
+            number = waiting.popleft()
+            workers.give(number, str(folder.path), number, deadline, where)
         ended = workers.wait(1.0)
-        for number, reason in ended:
+        for number, _, reason in ended:
             if reason is not None and not folder.has_ended(number):
                 deaths[number] += 1
                 if deaths[number] < MAX_ATTEMPTS:
@@ -178,7 +182,7 @@ def _train(
             results = results_of(folder, plan)
             write_front(folder, results)
             picture.update(results)
-        table.show(plan, workers.running, [number for number, _ in ended if folder.result(number) is not None])
+        table.show(plan, workers.running, [number for number, *_ in ended if folder.result(number) is not None])
     picture.finish()
 
 

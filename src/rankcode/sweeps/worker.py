@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from rankcode.metrics import tradeoff
+from rankcode.ray_workers import RayWorker
 from rankcode.saving.description import TASK_KINDS, read_part
 from rankcode.saving.files import alone_in
 from rankcode.sweeps.early_stopping import EarlyStopping
@@ -19,19 +19,14 @@ from rankcode.training.loop import fit
 from rankcode.training.standard_run import StandardRun, standard_run
 
 
-class Worker:
+class Worker(RayWorker):
     """An actor of Ray: it lives as long as the sweep, so PyTorch is imported and data is read once."""
 
     def __init__(self, threads: int):
         torch.set_num_threads(threads)
 
-    def ready(self) -> int:
-        return os.getpid()
-
-    def train(self, path: str, number: int, deadline: float | None, where: dict[str, Any]) -> None:
-        import ray
-
-        train_run(SweepFolder(path), number, deadline, where, ray.get_runtime_context().get_node_id())
+    def work(self, path: str, number: int, deadline: float | None, where: dict[str, Any]) -> None:
+        train_run(SweepFolder(path), number, deadline, where, self.node())
 
 
 def train_run(

@@ -1,0 +1,73 @@
+"""Manifests: files that list the files to read, as text, CSV or Parquet. They are read line by line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterator
+from itertools import chain
+from pathlib import Path
+
+from rankcode.data.open_file import open_file
+from rankcode.data.sources import BadData
+
+TEXT = ".txt"
+TABLES = (".csv", ".parquet")  # may hold data as well: then they are no manifests
+COLUMNS = ("path", "file", "filename", "file_name")  # that hold the names in a table, in any case
+
+
+def is_manifest(path: str | Path, data_suffixes: Collection[str]) -> bool:
+    """Whether a path names a manifest. `data_suffixes`: of the files that hold data."""
+    suffix = Path(path).suffix.lower()
+    return suffix == TEXT or (suffix in TABLES and suffix not in data_suffixes)
+
+
+def listed_files(path: str | Path) -> Iterator[str]:
+    """The files that a manifest lists, in its order. Relative names are relative to the folder of the manifest.
+
+    A text file has a name in each line; empty lines and those that begin with # are left out. A table has them in a
+    column called path, file or filename, or in its only column.
+    """
+    path = Path(path)
+    names = {".txt": _text_lines, ".csv": _csv_column, ".parquet": _parquet_column}[path.suffix.lower()](path)
+    for name in names:
+        if name:
+            yield str(path.parent / name)
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape") as file:
+        yield from (line.strip() for line in file if not line.startswith("#"))
+
+
+def _csv_column(path: Path) -> Iterator[str]:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        rows = csv.reader(file)
+        first = next(rows, [])
+        column, has_header = _column(path, first)
+        for row in rows if has_header else chain([first], rows):
+            yield row[column] if column < len(row) else ""
+
+
+def _parquet_column(path: Path) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise ImportError(f"reading {path} needs pyarrow: pip install 'rankcode[parquet]'") from None
+    with open_file(path) as file:
+        try:
+            table = parquet.ParquetFile(file)
+            name = table.schema_arrow.names[_column(path, table.schema_arrow.names)[0]]
+            for batch in table.iter_batches(columns=[name]):
+                yield from ("" if value is None else str(value) for value in batch.column(0).to_pylist())
+        except ArrowException:
+            raise BadData(f"{path}: not a Parquet file, or a damaged one") from None
+
+
+def _column(path: Path, names: list[str]) -> tuple[int, bool]:
+    """The column that holds names of files, and whether `names` are those of columns."""
+    found = [place for place, name in enumerate(names) if name.strip().casefold() in COLUMNS]
+    if found or len(names) == 1:
+        return (found or [0])[0], bool(found)
+    shown = ", ".join(map(repr, names[:5]))
+    raise BadData(f"{path}: none of its columns is called {', '.join(COLUMNS[:3])}; they are {shown or 'missing'}")
