@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +16,14 @@ from rankcode.data.sources import BadData
 
 Layout = Literal["auto", "steps-first", "channels-first"]
 ARRAYS = "arrays"  # stands for the path of data that was given as arrays
+BLOCK_BYTES = 1 << 24  # of a large file that are read at once
 LARGEST = np.finfo(np.float32).max
 SKIP_HINT = "; skip_bad=True leaves it out"
 SUSPICIOUS = 5  # times as many values as steps: more likely [rows, channels, steps] than [rows, steps, channels]
+
+
+class NoGoodRow(BadData):
+    """Every row is bad."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,29 @@ def collect(
             labels.append(label)
             places.append(f"row {place + 1}" if names is None else names[place])
     if not values:
-        raise BadData(f"{message} (and no other row is good)" if message else f"{path}: it has no rows")
+        raise NoGoodRow(f"{message} (and no other row is good)" if message else f"{path}: it has no rows")
     lengths = np.array([len(row) for row in values])
     if whole is not None and lengths.sum() == whole.shape[0] * whole.shape[1]:
         return Series(as_floats(whole).reshape(-1, whole.shape[2]), lengths, labels, places)
     return Series(np.concatenate(values), lengths, labels, places)
+
+
+def good_blocks(blocks: Iterable[Callable[[], Series]], left_out: list[str] | None) -> Iterator[Series]:
+    """The rows of a file in blocks, each read when it is needed. One without a good row is skipped if bad rows are."""
+    found, problem = False, None
+    for read in blocks:
+        try:
+            block = read()
+        except NoGoodRow as error:
+            if left_out is None:
+                raise
+            problem = error
+        else:
+            found = True
+            yield block
+            del block  # before the next one is read
+    if not found and problem is not None:
+        raise problem
 
 
 def series_of(
@@ -117,8 +140,12 @@ def series_of(
     split: str = "train",
     options: Options = Options(),  # noqa: B008 (it cannot be changed)
     path: Path = Path(ARRAYS),
+    first: int = 0,
 ) -> Series:
-    """Series from arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths."""
+    """Series from arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths.
+
+    `first`: the number of the first of these rows in its file.
+    """
     listed = isinstance(X, list | tuple)
     try:
         rows: Any = [as_array(row) for row in X] if listed else np.atleast_1d(as_array(X))
@@ -151,9 +178,10 @@ def series_of(
             values = values[: lengths[row]]
         return values, label.decode(errors="replace") if isinstance(label, bytes) else str(label)
 
-    numbered = ((f"X[{row}] of {split}", row) for row in range(size))
-    padded = lengths is None and not listed
-    return collect(path, numbered, parse, options.left_out, padded=padded, whole=None if listed else rows)
+    numbered = ((f"X[{first + row}] of {split}", row) for row in range(size))
+    names = [f"row {first + row + 1}" for row in range(size)]
+    padded, whole = lengths is None and not listed, None if listed else rows
+    return collect(path, numbered, parse, options.left_out, padded=padded, whole=whole, names=names)
 
 
 def _steps_first(rows: Any, options: Options, what: str) -> Any:

@@ -8,13 +8,15 @@ a row mean that the row is shorter.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rankcode.data.series import Options, Series
-from rankcode.data.series_formats import ARCHIVES, READERS
+from rankcode.data.series import Options, Series, good_blocks
+from rankcode.data.series_formats import ARCHIVES, BLOCK_READERS, READERS
 from rankcode.data.series_formats.npy import is_labels
 from rankcode.data.sources import SPLIT_NAMES, SPLITS, BadData
 
@@ -30,7 +32,7 @@ def is_series(path: str | Path) -> bool:
 def read_series(path: str | Path, options: Options, alone: bool = False) -> dict[str, Series]:
     """The splits in a file or a folder. `alone`: read one file without the other splits beside it."""
     found: dict[str, Series] = {}
-    try:
+    with _reading(path):
         for split, file in _split_files(Path(path), alone).items():
             for inside, series in READERS[file.suffix.lower()](file, options).items():
                 name = split if inside == "train" else inside  # the name of a file says which split it holds
@@ -39,25 +41,36 @@ def read_series(path: str | Path, options: Options, alone: bool = False) -> dict
                 found[name] = series
                 if series.columns is not None:  # the other splits have the same columns, in any order
                     options = options._replace(label=series.columns.label, channel_names=series.columns.values)
-    except MemoryError:
-        raise MemoryError(f"{path} does not fit into the memory there is: read a part of it") from None
-    except OSError as error:
-        raise BadData(f"{error.filename or path}: {error.strerror or error}") from None
     widths = {name: series.values.shape[1] for name, series in found.items()}
     if len(set(widths.values())) > 1:
         raise BadData(f"{path}: the splits differ in channels: {', '.join(f'{n} {c}' for n, c in widths.items())}")
     return {name: found[name] for name in SPLITS if name in found}
 
 
-def read_rows(path: str | Path, options: Options) -> list[tuple[str, np.ndarray]]:
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Name the file that cannot be read."""
+    try:
+        yield
+    except MemoryError:
+        raise MemoryError(f"{path} does not fit into the memory there is: read a part of it") from None
+    except OSError as error:
+        raise BadData(f"{error.filename or path}: {error.strerror or error}") from None
+
+
+def read_rows(path: str | Path, options: Options) -> Iterator[tuple[str, np.ndarray]]:
     """The rows of a file or folder to predict on, each with its place: 'row 3', or 'test, row 3' if there are several
-    splits. Only a .tsv and an .arff need labels."""
-    splits = read_series(path, options._replace(labelled=False), alone=True)
-    return [
-        (place if len(splits) == 1 else f"{split}, {place}", values)
-        for split, series in splits.items()
-        for place, values in zip(series.places, series.rows(), strict=True)
-    ]
+    splits. Only a .tsv and an .arff need labels. Large .npy and .parquet files are read in blocks."""
+    path, options = Path(path), options._replace(labelled=False)
+    if path.suffix.lower() in BLOCK_READERS and path.is_file():
+        with _reading(path):
+            for block in good_blocks(BLOCK_READERS[path.suffix.lower()](path, options), options.left_out):
+                yield from zip(block.places, block.rows(), strict=True)
+        return
+    splits = read_series(path, options, alone=True)
+    for split, series in splits.items():
+        for place, values in zip(series.places, series.rows(), strict=True):
+            yield place if len(splits) == 1 else f"{split}, {place}", values
 
 
 # Which files

@@ -38,9 +38,10 @@ class Table:
     values: np.ndarray  # [records, value columns], float64
     problems: dict[int, str]  # bad record → what is wrong with it
     lines: Sequence[int] | None = None  # the line of each record in its file
+    first: int = 0  # the number of the first record in its file
 
     def where(self, record: int) -> str:
-        return f"row {record + 1}" if self.lines is None else f"line {self.lines[record]}"
+        return f"row {self.first + record + 1}" if self.lines is None else f"line {self.lines[record]}"
 
 
 def table_of_records(
@@ -78,9 +79,14 @@ def table_of_records(
 
 
 def table_of_columns(
-    path: Path, names: Sequence[str], size: int, column: Callable[[int], np.ndarray], options: Options
+    path: Path,
+    names: Sequence[str],
+    size: int,
+    column: Callable[[int], np.ndarray],
+    options: Options,
+    first: int = 0,
 ) -> Table:
-    """From `column(number)`, an array [size] of any type for each column."""
+    """From `column(number)`, an array [size] of any type for each column. `first`: the number of the first record."""
     roles, problems = roles_of(path, names, options), {}
     texts = {each: _as_texts(column(each)) for each in roles.texts}
     values = np.full((size, len(roles.values)), nan)
@@ -102,7 +108,7 @@ def table_of_columns(
     elif times is not None:
         missing = np.isnat(times) if times.dtype.kind in "mM" else np.isnan(times)
         problems |= {int(record): "its time is missing" for record in np.flatnonzero(missing)}
-    return Table(path, names, roles, texts, times, values, problems)
+    return Table(path, names, roles, texts, times, values, problems, first=first)
 
 
 def splits_of(table: Table, options: Options) -> dict[str, Series]:
@@ -127,7 +133,7 @@ def _wide(table: Table, ids: list[str] | None, options: Options) -> dict[str, Se
     if label is None and options.labelled:
         raise BadData(no_label(table.path, table.names, options))
     labels = table.texts[label] if options.labelled and label is not None else None
-    places = [f"row {record + 1}" if ids is None else f"id {ids[record]}" for record in range(len(values))]
+    places = [f"row {table.first + n + 1}" if ids is None else f"id {ids[n]}" for n in range(len(values))]
 
     def parse(record: int) -> tuple[np.ndarray, str]:
         if record in table.problems:

@@ -5,9 +5,9 @@ A reader takes a path and `Options` and returns the splits of the file, 'train' 
 
 from rankcode.data.series_formats.arff import read_arff
 from rankcode.data.series_formats.csv import read_csv
-from rankcode.data.series_formats.npy import read_npy
+from rankcode.data.series_formats.npy import npy_blocks, read_npy
 from rankcode.data.series_formats.npz import read_npz
-from rankcode.data.series_formats.parquet import read_parquet
+from rankcode.data.series_formats.parquet import parquet_blocks, read_parquet
 from rankcode.data.series_formats.ts import read_ts
 from rankcode.data.series_formats.tsv import read_tsv
 
@@ -15,3 +15,5 @@ from rankcode.data.series_formats.tsv import read_tsv
 ARCHIVES = {".ts": read_ts, ".tsv": read_tsv, ".arff": read_arff, ".npz": read_npz}
 # These may hold anything: in a folder, they are read if there is none of the formats above.
 READERS = {**ARCHIVES, ".parquet": read_parquet, ".csv": read_csv, ".npy": read_npy}
+# Large files of these formats are read in blocks to predict on.
+BLOCK_READERS = {".parquet": parquet_blocks, ".npy": npy_blocks}

@@ -3,13 +3,15 @@ y_train.npy, and so on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from rankcode.data.open_file import open_file
-from rankcode.data.series import Options, Series, series_of
+from rankcode.data.series import BLOCK_BYTES, Options, Series, series_of
 from rankcode.data.series_formats.npz import check_header
 from rankcode.data.sources import BadData
 
@@ -30,6 +32,25 @@ def read_npy(path: Path, options: Options) -> dict[str, Series]:
     return {"train": series_of(values, labels, options=options, path=path)}
 
 
+def npy_blocks(path: Path, options: Options) -> Iterator[Callable[[], Series]]:
+    """The same without labels, in blocks of rows."""
+    with open_file(path) as file:
+        _checked(file, path, "X")
+    array = np.load(path, mmap_mode="r") if path.stat().st_size > BLOCK_BYTES else None
+    if array is None or array.ndim < 2:
+        yield lambda: read_npy(path, options)["train"]
+        return
+    count, rows = len(array), max(1, BLOCK_BYTES // array[0].nbytes)
+    del array
+
+    def block(first: int) -> Series:
+        # Mapped again for each block: pages that were read would otherwise stay in the memory of the process.
+        values = np.array(np.load(path, mmap_mode="r")[first : first + rows])
+        return series_of(values, np.zeros(len(values), int), options=options, path=path, first=first)
+
+    yield from (partial(block, first) for first in range(0, count, rows))
+
+
 def is_labels(path: Path) -> bool:
     """Whether a file holds the labels of another one, by its name."""
     return path.suffix.lower() == ".npy" and (path.stem.endswith("_labels") or path.stem.split("_")[0] == "y")
@@ -37,11 +58,16 @@ def is_labels(path: Path) -> bool:
 
 def _read(path: Path, what: str) -> np.ndarray:
     with open_file(path) as file:
-        try:
-            check_header(file, path.stat().st_size, path, what)
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
-        except (BadData, OSError, MemoryError):
-            raise
-        except Exception:  # damage shows as any of several exceptions
-            raise BadData(f"{path}: not an .npy file, or a damaged one") from None
+        _checked(file, path, what)
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _checked(file: BinaryIO, path: Path, what: str) -> None:
+    """Raise unless the file is as large as its header announces."""
+    try:
+        check_header(file, path.stat().st_size, path, what)
+    except (BadData, OSError, MemoryError):
+        raise
+    except Exception:  # damage shows as any of several exceptions
+        raise BadData(f"{path}: not an .npy file, or a damaged one") from None

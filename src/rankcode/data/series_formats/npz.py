@@ -44,7 +44,10 @@ def read_npz(path: Path, options: Options) -> dict[str, Series]:
             arrays.setdefault("y", np.zeros(len(np.atleast_1d(arrays["X"])), int))
         if not {"X", "y"} <= arrays.keys():
             raise BadData(f"{path}: the {split} split must have X and y, and has only {' and '.join(arrays)}")
-    return {split: series_of(**arrays, split=split, options=options, path=path) for split, arrays in splits.items()}
+    return {
+        split: series_of(arrays["X"], arrays["y"], arrays.get("lengths"), split, options, path)
+        for split, arrays in splits.items()
+    }
 
 
 def check_header(content: IO[bytes], size: int, path: Path, member: str) -> None:
