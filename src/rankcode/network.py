@@ -95,9 +95,9 @@ class Network(nn.Module):
             logits = torch.cat([torch.zeros_like(logits), logits], 1)
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
-    def activate(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(activations, probabilities), each [rows, classes]: the arguments of a rule."""
-        probabilities = logits.softmax(-1)
+    def activate(self, logits: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
+        """(activations, probabilities), each [rows, classes]: the arguments of a rule. `dim` is that of the classes."""
+        probabilities = logits.softmax(dim)
         return (logits if self.activation == "membrane" else probabilities), probabilities
 
 

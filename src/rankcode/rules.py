@@ -18,6 +18,7 @@ A rule may also have:
   where an activation reaches its threshold. Fused engines compare with the table instead of calling the rule.
 - `planted_steps(lengths)`: the step at which each row fires, int64 [rows] on the device of `lengths`, if the rule does
   not depend on the network's output. A step past a row's length means that the row does not fire.
+- `memoryless`: True if the rule has no state. Engines may then call it once for many steps, with a tensor of steps.
 - `capturable`: True if the rule never changes, so that a CUDA graph can be captured with it.
 - `reads_features`: True if the rule is to be called with a fifth argument, the cell's features [rows, features].
 """
@@ -54,7 +55,7 @@ class _Thresholds(ABC):
     """Fires when the largest activation of the classes that may fire reaches the threshold of the step."""
 
     classes: tuple[int, ...] | None
-    capturable = True
+    capturable = memoryless = True
 
     @property
     @abstractmethod
@@ -231,6 +232,7 @@ class OptimalStopping:
     classes: tuple[int, ...] | None = None
     axis: tuple[tuple[float, ...], ...] | None = None  # None: the gain depends on the confidence alone
 
+    memoryless: ClassVar[bool] = True
     LOWEST: ClassVar[float] = -3.0
     HIGHEST: ClassVar[float] = 8.0
     AXIS_PLACES: ClassVar[int] = 7

@@ -1,6 +1,11 @@
 """The cases that are timed."""
 
+import pytest
+
+import rankcode as rc
+from rankcode.bench import cases as bench_cases
 from rankcode.bench.cases import CONVENTIONAL, Shape, make_cases, planted, runnable
+from rankcode.engines import run
 
 SMALL = Shape(batch_size=6, steps=8, input_size=3, hidden_size=4, readout_layer_size=5)
 
@@ -24,3 +29,23 @@ def test_there_is_a_case_for_every_engine_and_way_of_planting():
     assert len(conventional) == 2 * 2 and len(cases) - len(conventional) == 2 * 4 * 2
     for work in cases.values():
         work()
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("sizes", [(40, 30, 3, 8), (7, 5, 1, 1)])
+def test_on_a_cpu_a_threshold_fires_at_the_planted_steps(cell, sizes, monkeypatch):
+    """A rule that told the engine where rows answer would save the readout of every step."""
+    runs, shape = [], Shape(*sizes, cell=cell)
+
+    def noted(network, inputs, lengths, rule, *more):
+        runs.append((rule, run(network, inputs, lengths, rule, *more)))
+        return runs[-1][1]
+
+    monkeypatch.setattr(bench_cases, "run", noted)
+    for case, work in make_cases(shape, ("cpu", "reference"), "cpu").items():
+        runs.clear()
+        work()
+        for rule, result in runs:
+            assert rule == rc.Threshold(0.95) and result.decision.fired.all()
+            assert result.decision.steps.equal(planted(shape.steps, shape.batch_size)[case.spikes])
+        assert len(runs) == (case.engine != CONVENTIONAL)

@@ -10,7 +10,7 @@ from rankcode.engines import Choice, choose, run, whole
 BLOCKS = Choice("cpu", "blocks of steps, between which rows that have answered leave")
 WHOLE = Choice("whole", "so little work that leaving out steps saves nothing")
 ANY = Choice("stepwise", "runs any cell on any device")
-INPUTS = torch.randn(2, 3, 4)
+INPUTS, MORE = torch.randn(2, 3, 4), torch.randn(40, 50, 4)
 
 
 def lstm(readout=None):
@@ -40,8 +40,9 @@ def test_an_engine_that_cannot_run_a_network_says_why(engine, reason):
 def test_on_a_cpu_blocks_of_steps_run_what_has_them(rule):
     dropout = lstm(nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.1)))
     assert choose(lstm(), INPUTS, rule) == choose(dropout, INPUTS, rule) == WHOLE
-    assert choose(rc.Network(rc.cells.GRU(4, 5), 3), INPUTS, rule) == BLOCKS
-    assert choose(lstm(), torch.zeros(2, 1000, 4), rule) == choose(lstm(), torch.zeros(1000, 80, 4), rule) == BLOCKS
+    gru = rc.Network(rc.cells.GRU(4, 5), 3)  # whose steps take longer
+    assert choose(gru, INPUTS, rule) == choose(lstm(), INPUTS[:, :1].expand(-1, 50, -1), rule) == WHOLE
+    assert choose(gru, INPUTS[:, :1].expand(-1, 50, -1), rule) == choose(lstm(), MORE, rule) == BLOCKS
     assert choose(spiking(), INPUTS, rule) == ANY
     hooked = lstm()
     hooked.cell.register_forward_hook(lambda *_: None)  # which a fused step would not call
@@ -66,7 +67,7 @@ class DoubledInBlocks(Doubled):
 
 def test_a_cell_whose_step_was_changed_is_read_step_by_step():
     def chosen(cell):
-        return choose(rc.Network(rc.cells.Stack(rc.cells.CausalConv(4, 4, 2), cell), 3), INPUTS, rc.Never()).name
+        return choose(rc.Network(rc.cells.Stack(rc.cells.CausalConv(4, 4, 2), cell), 3), MORE, rc.Never()).name
 
     hooked = rc.cells.GRU(4, 5)
     hooked.register_forward_hook(lambda *_: None)

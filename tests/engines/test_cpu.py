@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from small_networks import LENGTHS, firing_network, loss_and_gradients
+from torch import nn
 
 import rankcode as rc
 from rankcode.engines import cpu, run
@@ -16,11 +17,40 @@ def test_the_length_of_a_block_changes_nothing(block, monkeypatch):
     network, inputs = firing_network(rc.cells.GRU(3, 4))
     objective = rc.AtSpike(rule=rc.Patience(rc.Threshold(0.5), 2))
     _, expected, gradients = loss_and_gradients(objective, network, inputs, "reference")
-    monkeypatch.setattr(cpu._Blocks, "_steps", lambda *_: block)
+    monkeypatch.setattr(cpu._Plan, "steps", lambda *_: block)
     _, decision, others = loss_and_gradients(objective, network, inputs, "cpu")
     assert decision.steps.equal(expected.steps) and (decision.steps < LENGTHS).sum() >= 3
     for one, other in zip(gradients, others, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+READOUTS = {
+    "linear": lambda: nn.Linear(8, 3),
+    "two layers": lambda: nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)),
+    "no bias": lambda: nn.Linear(8, 3, bias=False),
+    "one output": lambda: nn.Linear(8, 1),
+    "no linear layer last": lambda: nn.Sequential(nn.Linear(8, 3), nn.Tanh()),
+}
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("readout", READOUTS.values(), ids=READOUTS)
+def test_the_readout_of_many_rows(readout, hooked):
+    """More than in the other tests: a linear layer is then computed with the classes first in memory."""
+    torch.manual_seed(0)
+    readout = readout()
+    network = rc.Network(rc.cells.LSTM(4, 8), 1 if getattr(readout, "out_features", 3) == 1 else 3, readout).double()
+    if hooked:
+        network.readout.register_forward_hook(lambda _, inputs, logits: 2 * logits)
+    inputs = torch.randn(90, 12, 4, dtype=torch.float64)
+    rule = rc.Threshold(rc.trace(network, inputs).activations.amax(2).quantile(0.9).item())
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            one, other = (
+                run(network, inputs, torch.full((90,), 12), rule, "answer", engine) for engine in ("cpu", "stepwise")
+            )
+        assert one.decision.steps.equal(other.decision.steps) and one.decision.steps.unique().numel() > 3
+        torch.testing.assert_close(one.logits, other.logits, rtol=1e-10, atol=1e-12)
 
 
 def bytes_saved(network, inputs, rule, keep="answer"):
@@ -48,14 +78,13 @@ def test_what_is_saved_follows_the_steps_read(keep):
 @pytest.fixture
 def block_steps(monkeypatch):
     """Filled with the number of steps of every block."""
-    found, following = [], cpu._Blocks.next
+    found, following = [], cpu._Plan.steps
 
-    def noted(*arguments, **named):
-        outputs = following(*arguments, **named)
-        found.append(len(outputs))
-        return outputs
+    def noted(*arguments):
+        found.append(following(*arguments))
+        return found[-1]
 
-    monkeypatch.setattr(cpu._Blocks, "next", noted)
+    monkeypatch.setattr(cpu._Plan, "steps", noted)
     return found
 
 

@@ -1,6 +1,7 @@
 """The pieces of work that are timed: one batch, in training or inference, with conventional training or with an engine.
 
-Spikes are planted, so that every engine reads exactly the same steps.
+Spikes are planted, so that every engine reads exactly the same steps. On a GPU the rule is `FireAt`. On a CPU it is a
+threshold, as in real use: a unit of the network detects a signal, which the inputs have at the planted steps.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +22,11 @@ from rankcode.engines.cuda_graph import WARMUP_RUNS, CudaGraphs
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.objectives import AtSpike
-from rankcode.rules import FireAt, Never
+from rankcode.rules import FireAt, Never, Rule, Threshold
 
 Mode = Literal["training", "inference", "stream"]
 CONVENTIONAL = "conventional"
+SIGNAL = 50.0  # other inputs are normal
 Work = Callable[[], Any]
 
 
@@ -72,13 +74,39 @@ def make_cases(shape: Shape, engines: tuple[str, ...], device: str) -> dict[Case
     inputs = torch.randn(shape.batch_size, shape.steps, shape.input_size, device=device)
     labels = torch.randint(shape.num_classes, (shape.batch_size,), device=device)
     cases = dict(_conventional(network, inputs, labels))
+    on_gpu = device.startswith("cuda")
+    if not on_gpu:
+        _add_detector(network)
     for spikes, steps in planted(shape.steps, shape.batch_size).items():
-        steps = steps.to(device)
-        # Ordered rows are expected where they answer, as in training, which knows where each row answered last.
-        expected = steps if "ordered" in spikes else None
+        steps, x = steps.to(device), inputs
+        rule = FireAt(steps) if on_gpu else Threshold(0.95)
+        if not on_gpu:
+            x = inputs.clone()
+            x[torch.arange(len(x)), steps - 1, 0] = SIGNAL
+        # Rows are expected where they answer, as in training and `evaluate`, which know where rows answered last. On a
+        # GPU this matters for the order of the rows; on a CPU only how many rows answer when is used.
+        expected = steps if "ordered" in spikes or not on_gpu else None
         for engine in engines:
-            cases |= dict(_with_engine(network, inputs, labels, spikes, FireAt(steps), engine, expected))
-    return cases | _captured(cases) if device.startswith("cuda") else cases
+            cases |= dict(_with_engine(network, x, labels, spikes, rule, engine, expected))
+    return cases | _captured(cases) if on_gpu else cases
+
+
+def _add_detector(network: Network) -> None:
+    """Make the first unit of the cell answer to SIGNAL in the first input, and to nothing else, and the readout sure of
+    the first class where it does."""
+    cell, half = network.cell, SIGNAL / 2
+    hidden, _, output = cast(Any, network.readout)
+    if cell.gates == 4:  # enter, forget, candidate, leave
+        from_signal, bias = (1.0, 0.0, 1.0, 0.0), (-half, -half, -half, half)
+    else:  # reset, update (kept where it is open), candidate
+        from_signal, bias = (0.0, -1.0, 1.0), (0.0, half, -half)
+    with torch.no_grad():
+        for part in cell.parameters():
+            part[:: cell.hidden_size] = 0.0  # the first unit of every gate
+        cell.weight_ih_l0[:: cell.hidden_size, 0] = torch.tensor(from_signal)
+        cell.bias_ih_l0[:: cell.hidden_size] = torch.tensor(bias)
+        hidden.weight[0], output.weight[:, 0] = 0.0, 0.0
+        hidden.weight[0, 0], hidden.bias[0], output.weight[0, 0] = 20.0, -7.0, 1.0
 
 
 def runnable(shape: Shape, device: str) -> Iterator[str]:
@@ -118,7 +146,7 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
 
 
 def _with_engine(
-    network: Network, inputs: Tensor, labels: Tensor, spikes: str, rule: FireAt, engine: str, expected: Tensor | None
+    network: Network, inputs: Tensor, labels: Tensor, spikes: str, rule: Rule, engine: str, expected: Tensor | None
 ) -> Iterator[tuple[Case, Work]]:
     lengths = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
     on_gpu = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)

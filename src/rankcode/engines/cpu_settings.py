@@ -86,10 +86,11 @@ def run_with_settings(run: Callable[[], Run], small: bool, native: bool = False)
     return result._replace(logits=_BackwardSettings.apply(result.logits, small))  # type: ignore[arg-type]
 
 
-def is_small(cell: Any, rows: int) -> bool:
-    """Whether a step of a cell is so small that a second thread does not pay: it waits for the first at every step, and
-    if another program keeps its core busy, a training step can take a hundred times as long."""
-    return rows * sum(part.numel() for part in cell.parameters()) < MIN_PARALLEL_SIZE
+def is_small(weights: int, rows: int) -> bool:
+    """Whether a step of a cell with so many weights is so small that a second thread does not pay: it waits for the
+    first at every step, and if another program keeps its core busy, a training step can take a hundred times as
+    long."""
+    return rows * weights < MIN_PARALLEL_SIZE
 
 
 def _in_main_thread() -> bool:

@@ -46,7 +46,7 @@ class RowReader:
                 before = self.steps - len(features)
                 logits = network.logits(features, self.steps)
                 spikes, self._rule_state = block_spikes(
-                    network, self.rule, features[:, None], logits[:, None], before, self._rule_state
+                    network, self.rule, features[:, None], logits, before, self._rule_state
                 )
                 if spikes.any():
                     answer = int(spikes[:, 0].int().argmax())

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.cpu_settings import is_small, run_with_settings
-from rankcode.engines.run import Keep, Run, ask, decide_rows, planted_steps, read_steps, reads_sequences, table_of
+from rankcode.engines.run import (
+    Keep,
+    Run,
+    activate,
+    ask,
+    decide_rows,
+    planted_steps,
+    read_steps,
+    reads_sequences,
+    table_of,
+)
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -28,7 +38,7 @@ def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
     if inputs.device.type == "cpu" and reads_sequences(network):
-        small = is_small(network.cell, inputs.shape[0])
+        small = is_small(sum(part.numel() for part in network.cell.parameters()), len(inputs))
         return run_with_settings(lambda: _run(network, inputs, lengths, rule, keep), small)
     return _run(network, inputs, lengths, rule, keep)
 
@@ -61,7 +71,7 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
 def _spikes(network: Network, features: Tensor, logits: Tensor, rule: Rule) -> Tensor:
     """Whether the rule fires at each step, had it not fired before: [rows, steps]."""
     rows, steps = logits.shape[:2]
-    activations, probabilities = network.activate(logits)
+    activations, probabilities = activate(network, logits)
     if hasattr(rule, "table"):
         return (activations >= table_of(rule, steps, network.num_classes, activations.dtype, activations.device)).any(2)
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
