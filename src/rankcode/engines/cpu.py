@@ -139,18 +139,18 @@ def _logits_alone(network: Network, features: Tensor) -> Tensor:
     the classes first in memory, which also is what `activate` needs."""
     readout: Any = network.readout
     *before, last = readout if type(readout) is nn.Sequential else (readout,)
-    can_turn = (
-        type(last) is nn.Linear
-        and 1 < last.out_features == network.outputs
+    if (
+        len(features) >= MIN_ROWS_TURNED
+        and type(last) is nn.Linear
         and last.bias is not None
         and last.weight.dtype in (torch.float32, torch.float64)
+        and 1 < last.out_features == network.outputs
         and not any(part._forward_hooks or part._forward_pre_hooks for part in (readout, last))
-    )
-    if not can_turn or len(features) < MIN_ROWS_TURNED:
-        return network.logits(features)
-    for layer in before:
-        features = layer(features)
-    return torch.addmm(last.bias[:, None], last.weight, features.t()).t()
+    ):
+        for layer in before:
+            features = layer(features)
+        return torch.addmm(last.bias[:, None], last.weight, features.t()).t()
+    return network.logits(features)
 
 
 def _is_repeatable(readout: nn.Module) -> bool:
