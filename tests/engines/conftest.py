@@ -48,15 +48,20 @@ def small_blocks(monkeypatch):
     """Batches of the size of these tests in several blocks, and their gradients in several parts."""
     from rankcode.engines.triton import blocks, kernels
 
+    def clear():
+        """Kernels that were compiled for other RULE_STEPS."""
+        kernels.forward.cache_clear()
+        kernels.answer.cache_clear()
+
     def use(block=3, steps=2, copied=8000):
         monkeypatch.setattr(blocks, "MAX_SINGLE_BLOCK", 0)
         monkeypatch.setattr(blocks, "BLOCK_STEPS", block)
         monkeypatch.setattr(blocks, "MAX_GATHERED_BYTES", copied)
         monkeypatch.setattr(kernels, "RULE_STEPS", steps)
-        kernels.forward.cache_clear()
+        clear()
 
     yield use
-    kernels.forward.cache_clear()  # those that were compiled for other RULE_STEPS
+    clear()
 
 
 @pytest.fixture

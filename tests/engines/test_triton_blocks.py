@@ -132,10 +132,12 @@ def test_a_tile_stops_when_its_rows_have_answered(rule, precision, small_blocks,
     made.lengths[:] = 5
     monkeypatch.setattr(torch, "empty_like", lambda like, **more: torch.full_like(like, 7, **more))
     with products_in(precision):
-        last = int(run(*made, rule, "answer", "triton").decision.steps.max())
+        steps = run(*made, rule, "answer", "triton").decision.steps
+    last = int(steps.max())
     assert last == (1 if isinstance(rule, rc.Threshold) else 3)
     hidden = kept[0][0].hidden
-    assert (hidden[:, : last + 1] != 7).all() and (hidden[:, last + 1 :] == 7).all()
+    assert all((hidden[row, : end + 1] != 7).all() for row, end in enumerate(steps.tolist()))
+    assert (hidden[:, last + 1 :] == 7).all()
 
 
 @pytest.mark.parametrize(

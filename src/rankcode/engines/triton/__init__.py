@@ -1,9 +1,10 @@
 """LSTM and GRU on a GPU, in Triton: answering early takes less time there too.
 
-Rows are arranged in tiles, sorted by the step at which they are expected to answer. A block of steps takes two kernel
-launches per layer: the input projections, one matrix multiplication over the tiles that are still live, and the
-recurrence, in which one program processes a tile until its last row has fired. The backward pass starts at the answer
-of each row. Within a sequence the host never waits for the GPU.
+Rows are arranged in tiles, sorted by the step at which they are expected to answer. A block of steps begins with the
+input projections, one matrix multiplication over the tiles that are still live. The recurrence follows: up to 128 units
+in one launch, in which a program processes a tile until its last row has fired; for larger weights, which need many
+programs, in one launch for each step. The backward pass starts at the answer of each row. Within a sequence the host
+never waits for the GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step
 from rankcode.network import Network
 from rankcode.rules import Rule
 
-MAX_FASTER_HIDDEN_SIZE = 512  # above it the recurrent weights are too large for the kernels to be faster than cuDNN
+MAX_FASTER_HIDDEN_SIZE = 1024  # measured up to here
 MAX_CAPTURED_STEPS = 2**18  # of all rows; above it launches take less time than copying the inputs to the graph's
 MAX_ROWS = 2**20 - 16  # the most that a launch grid holds
 

@@ -75,7 +75,6 @@ class _Layer(NamedTuple):
 
     of_input: Tensor  # [gates · units, inputs]
     of_hidden: Tensor  # [gates · units, units]
-    of_hidden_back: Tensor  # the same for the backward pass
     bias: Tensor  # [gates · units]: the sum of both biases
     recall_bias: Tensor  # [units]: GRU's hidden bias of the candidate, which the reset gate multiplies; unused by LSTM
 
@@ -122,10 +121,11 @@ class _Plan:
         def new(type: torch.dtype, *size: int) -> Tensor:
             return torch.empty(size, dtype=type, device=shape.device)
 
-        hidden = new(shape.recurrent_type, lines, shape.units)
-        back = hidden if shape.one_type else new(shape.type, lines, shape.units)
         layer = _Layer(
-            new(shape.type, lines, inputs), hidden, back, new(torch.float32, lines), new(torch.float32, shape.units)
+            new(shape.type, lines, inputs),
+            new(shape.recurrent_type, lines, shape.units),
+            new(torch.float32, lines),
+            new(torch.float32, shape.units),
         )
         own = map(_aligned, weights)
         kernels.convert(shape, true_inputs, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), *own, *layer)
@@ -180,13 +180,14 @@ def _forward(
     tiles, number_of_tiles = _tiles(_aligned(lengths), steps, rule, expected_steps)
     features = inputs.new_empty(rows, shape.units)
     whole = save or keep == "read"  # otherwise all blocks use the same memory
-    block = steps if rows * steps <= MAX_SINGLE_BLOCK else min(BLOCK_STEPS, steps)
+    block = steps if rows * steps <= MAX_SINGLE_BLOCK and shape.resident else min(BLOCK_STEPS, steps)
     slots = steps if whole else block
     kept = []
     for _ in plan.layers:
         memory = inputs.new_empty(rows, slots + 1, shape.units)
         gates = torch.empty(rows, slots, 4 * shape.units, dtype=shape.type, device=inputs.device)
         kept.append(_Kept(gates, torch.empty_like(memory, dtype=shape.type), memory))
+    recent = [gates.new_empty(2, len(tiles.order), shape.units, dtype=shape.recurrent_type) for gates, _, _ in kept]
     given, given_at = inputs, (steps, 0)
     if plan.copies:
         given = torch.empty(rows, slots, plan.widths[0][1], dtype=shape.type, device=inputs.device)
@@ -206,10 +207,17 @@ def _forward(
                 grid, below[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, tiles.order,
                 first, last, *below[1:], slots, -origin,
             )  # fmt: skip
-            kernels.forward(shape, save, number == len(plan.layers) - 1)(
-                (number_of_tiles, 1, 1), *kept[number], layer.of_hidden, layer.recall_bias, *tiles, features,
-                *plan.rule, first, last, origin, slots,
-            )  # fmt: skip
+            top = number == len(plan.layers) - 1
+            own = (*kept[number], layer.of_hidden, layer.recall_bias)
+            place = (first, last, origin, slots)
+            if shape.resident:
+                answers = (tiles.answered, tiles.fired, features, *plan.rule)
+                kernels.forward(shape, save, top)(
+                    (number_of_tiles, 1, 1), *own, tiles.order, tiles.ends, *answers, *place
+                )
+            else:
+                copies = not whole and last < steps
+                _forward_steps(plan, own, recent[number], tiles, features if top else None, *place, copies, save)
     if keep == "answer":
         row = _multiples(rows, 1, inputs.device).clone()  # the caller may write to it
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
@@ -224,6 +232,23 @@ def _forward(
     row, step = was_read.nonzero(as_tuple=True)
     features = kept[-1].hidden[row, step + 1, : shape.true_units].float()
     return KeptFeatures(features, row, step + 1, tiles.answered, tiles.fired), given, tiles, kept
+
+
+def _forward_steps(
+    plan: _Plan, layer: Sequence[Tensor], recent: Tensor, tiles: _Tiles, features: Tensor | None, first: int, last: int,
+    origin: int, slots: int, copies: bool, save: bool,
+) -> None:  # fmt: skip
+    """Steps first … last of a layer, a launch for each. The top layer, which has features, also evaluates the rule."""
+    shape, positions, asked = plan.shape, len(tiles.order), first
+    forward_step, grid = kernels.forward_step(shape, positions, save)
+    for step in range(first, last):
+        is_last = int(copies and step + 1 == last)
+        forward_step(grid, *layer, recent, tiles.order, tiles.ends, positions, step, origin, slots, is_last)
+        if features is not None and (step + 1 - asked == kernels.RULE_STEPS or step + 1 == last):
+            kernels.answer(shape)(
+                (positions // TILE_ROWS, 1, 1), layer[1], *tiles, features, *plan.rule, asked, step + 1, origin, slots
+            )
+            asked = step + 1
 
 
 class _Fused(torch.autograd.Function):
@@ -256,15 +281,19 @@ class _Fused(torch.autograd.Function):
         arriving = _aligned(gradient)
         below = arriving.new_empty(rows, steps, shape.units) if count > 1 else None
         into_inputs = arriving.new_zeros(rows, steps, plan.widths[0][0]) if ctx.needs_input_grad[0] else None
-        into_hidden, into_memory = arriving.new_empty(2, rows, shape.units)
         gradients: list[Tensor] = []
         packed = arriving.new_empty(rows * steps, 4 * shape.units * shape.parts, dtype=shape.packed_type)
         for number in reversed(range(count)):
             layer = plan.layers[number]
-            kernels.backward(shape, at_end)(
-                (number_of_tiles, 1, 1), kept[number].gates, kept[number].memory, layer.of_hidden_back, arriving, base,
-                packed, after, into_hidden, into_memory, tiles.order, tiles.ends, steps, int(not at_end),
-            )  # fmt: skip
+            own = kept[number].gates, kept[number].memory
+            above = arriving, base, packed, after
+            if shape.resident:
+                kernels.backward(shape, at_end)(
+                    (number_of_tiles, 1, 1), *own, layer.of_hidden, *above, tiles.order, tiles.ends, steps,
+                    int(not at_end),
+                )  # fmt: skip
+            else:
+                _backward_steps(shape, own, layer.of_hidden, above, tiles, steps, at_end)
             into = below if number else into_inputs
             if into is not None:
                 width = into.shape[2]
@@ -277,6 +306,26 @@ class _Fused(torch.autograd.Function):
             gradients = [*_of_weights(shape, packed, kept[number].hidden, given, read, true_inputs), *gradients]
             at_end, arriving, base = False, below, _multiples(rows, steps, inputs.device)
         return (into_inputs, None, None, None, None, None, *gradients)
+
+
+def _backward_steps(
+    shape: Shape, layer: Sequence[Tensor], weight: Tensor, above: Sequence[Any], tiles: _Tiles, steps: int,
+    at_end: bool,
+) -> None:  # fmt: skip
+    """All steps of a layer from the last to the first, two launches for each: see `large_recurrence`."""
+    rows, positions, read = len(tiles.answered), len(tiles.order), (tiles.order, tiles.ends)
+    into_gates = weight.new_empty(rows, shape.gates * shape.units)
+    into_hidden, carried = weight.new_empty(2, rows, shape.units, dtype=torch.float32)
+    scale = weight.new_empty(rows, dtype=torch.float32)
+    gates_backward, tiles_of_gates = kernels.gates_backward(shape, at_end), -(-positions // kernels.GATE_ROWS)
+    hidden_backward, grid = kernels.hidden_backward(shape, positions)
+    for step in reversed(range(steps)):
+        gates_backward(
+            (tiles_of_gates, 1, 1), *layer, *above, into_hidden, carried, into_gates, scale, *read, positions, step,
+            steps, int(not at_end),
+        )  # fmt: skip
+        if step > 0:
+            hidden_backward(grid, into_gates, weight, scale, into_hidden, *read, positions, step)
 
 
 def _of_weights(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
-from rankcode.engines.triton import matmul, recurrence, weights
+from rankcode.engines.triton import large_recurrence, matmul, recurrence, weights
 
 TILE_ROWS = 16  # rows that one program takes through the steps: the smallest side of a Triton dot product
 RULE_STEPS = 8  # steps after which a tile evaluates the rule
@@ -15,6 +17,7 @@ MATMUL_STEPS, MATMUL_COLUMNS = 128 // TILE_ROWS, 256  # of the result that one p
 WEIGHT_LINES = 2  # lines of a weight that one program converts, or whose gradient it sums
 GATHER_STEPS = 16  # steps of a row that one program gathers
 CONVERT_STEPS = 16  # steps of a row that one program converts
+GATE_ROWS = 4  # rows whose gates one program takes through a step of the backward pass
 ARRANGE_POSITIONS = 256  # positions of rows in tiles that one program computes
 
 
@@ -67,6 +70,11 @@ class Shape(NamedTuple):
         return 2 if self.type == torch.float32 and self.precision == "tf32" else 1
 
     @property
+    def scaled(self) -> bool:
+        """Whether gradients are scaled, because the recurrent weights are of a type with a small range."""
+        return self.recurrent_type == torch.float16
+
+    @property
     def packed_type(self) -> torch.dtype:
         return torch.float32 if self.precision == "ieee" else torch.bfloat16
 
@@ -74,11 +82,6 @@ class Shape(NamedTuple):
     def fast(self) -> bool:
         """Whether tanh may have an error as large as that of tf32, as the GPU's own instruction has."""
         return self.precision == "tf32" and self.device.type == "cuda"
-
-    @property
-    def one_type(self) -> bool:
-        """Whether the backward pass uses the same copy of the recurrent weights."""
-        return self.recurrent_type == self.type or self.resident
 
 
 kept = lru_cache(maxsize=256)  # kernels, which are compiled once for each shape
@@ -101,7 +104,7 @@ def arrange(device: torch.device) -> Kernel:
 @kept
 def convert(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
     to_tf32 = shape.type == torch.float32 and shape.precision == "tf32"
-    return Kernel(weights.convert, ROUND=to_tf32, BOTH=not shape.one_type, **_layer(shape, true_inputs, inputs))
+    return Kernel(weights.convert, ROUND=to_tf32, **_layer(shape, true_inputs, inputs))
 
 
 @kept
@@ -137,19 +140,67 @@ def input_gradient(shape: Shape, columns: int, inputs: int) -> Kernel:
 @kept
 def forward(shape: Shape, save: bool, top: bool) -> Kernel:
     return Kernel(
-        recurrence.forward, TRUE_UNITS=shape.true_units, SAVE=save, TOP=top, RULE=shape.rule and top,
-        INNER=shape.inner, CLASSES=shape.classes, SIGMOID=shape.sigmoid, ACTIVATION=shape.activation,
-        PADDED_INNER=max(16, _power(shape.inner)), PADDED_CLASSES=max(16, _power(shape.classes)), STEPS=RULE_STEPS,
-        **_recurrent(shape, shape.recurrent_type, warps=16 if shape.type == torch.float32 else 8),
+        recurrence.forward, SAVE=save, TOP=top, RULE=shape.rule and top, TILE=TILE_ROWS, **_rule(shape),
+        **_cell(shape), num_warps=16 if shape.type == torch.float32 else 8, num_stages=2,
     )  # fmt: skip
 
 
 @kept
 def backward(shape: Shape, at_end: bool) -> Kernel:
-    type = shape.recurrent_type if shape.one_type else shape.type
-    scaled = type == torch.float16
     return Kernel(
-        recurrence.backward, AT_END=at_end, SCALED=scaled, PARTS=shape.parts, **_recurrent(shape, type, warps=8)
+        recurrence.backward, TILE=TILE_ROWS, **_gradients(shape, at_end), **_cell(shape), num_warps=8, num_stages=2
+    )  # fmt: skip
+
+
+class StepKernel(NamedTuple):
+    launch: Kernel
+    grid: tuple[int, int, int]
+
+
+class Part(NamedTuple):
+    """The part of a step that one program computes, if there are at most `waves` programs for each processor."""
+
+    rows: int
+    columns: int
+    chunk: int  # of the depth of a matrix multiplication
+    warps: int
+    stages: int
+    waves: int = 1
+
+    def programs(self, shape: Shape, rows: int) -> int:
+        return -(-rows // self.rows) * -(-shape.units // self.columns)
+
+
+FORWARD_PARTS = Part(64, 16, 64, 4, 3), Part(64, 32, 64, 4, 3, waves=6), Part(128, 64, 64, 8, 3)
+BACKWARD_PARTS = Part(64, 32, 64, 8, 4), Part(64, 64, 128, 4, 4), Part(128, 64, 128, 4, 4), Part(128, 128, 64, 4, 4)
+
+
+@kept
+def forward_step(shape: Shape, rows: int, save: bool) -> StepKernel:
+    return _step_kernel(large_recurrence.forward_step, shape, rows, FORWARD_PARTS, SAVE=save, **_cell(shape))
+
+
+@kept
+def answer(shape: Shape) -> Kernel:
+    return Kernel(
+        large_recurrence.answer, UNITS=shape.units, RULE=shape.rule, PRECISION=shape.precision, TILE=TILE_ROWS,
+        CHUNK=min(64, shape.units), **_rule(shape),
+    )  # fmt: skip
+
+
+@kept
+def gates_backward(shape: Shape, at_end: bool) -> Kernel:
+    return Kernel(
+        large_recurrence.gates_backward, UNITS=shape.units, GRU=shape.gru, FAST=shape.fast,
+        PADDED_UNITS=_power(shape.units), TILE=GATE_ROWS, **_gradients(shape, at_end),
+    )  # fmt: skip
+
+
+@kept
+def hidden_backward(shape: Shape, rows: int) -> StepKernel:
+    return _step_kernel(
+        large_recurrence.hidden_backward, shape, rows, BACKWARD_PARTS, UNITS=shape.units, GATES=shape.gates,
+        SCALED=shape.scaled, PRECISION=shape.precision,
     )  # fmt: skip
 
 
@@ -199,18 +250,33 @@ def _matmul(shape: Shape) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _recurrent(shape: Shape, type: torch.dtype, warps: int) -> dict[str, Any]:
-    """Sizes of the dot products, tuned on an H200."""
-    if shape.resident:
-        columns = chunk = shape.units
-    else:
-        columns = min(shape.units, 128) if shape.units % 128 == 0 or shape.units < 128 else 64
-        chunk = min(shape.units, 128 // type.itemsize)
+def _cell(shape: Shape) -> dict[str, Any]:
+    return {"UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "FAST": shape.fast}
+
+
+def _rule(shape: Shape) -> dict[str, Any]:
     return {
-        "UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "FAST": shape.fast, "TILE": TILE_ROWS,
-        "RESIDENT": shape.resident, "COLUMNS": columns, "CHUNK": chunk,
-        "num_warps": warps if shape.resident else 4, "num_stages": 2 if shape.resident else 3,
+        "TRUE_UNITS": shape.true_units, "INNER": shape.inner, "CLASSES": shape.classes, "SIGMOID": shape.sigmoid,
+        "ACTIVATION": shape.activation, "PADDED_INNER": max(16, _power(shape.inner)),
+        "PADDED_CLASSES": max(16, _power(shape.classes)), "STEPS": RULE_STEPS,
     }  # fmt: skip
+
+
+def _gradients(shape: Shape, at_end: bool) -> dict[str, Any]:
+    return {"AT_END": at_end, "SCALED": shape.scaled, "PARTS": shape.parts}
+
+
+def _step_kernel(function: Any, shape: Shape, rows: int, choices: Sequence[Part], **constants: Any) -> StepKernel:
+    """A kernel for one step of so many rows, with the first of these parts of which few enough are needed, or else the
+    last."""
+    fitting = (each for each in choices if each.programs(shape, rows) <= each.waves * _processors(shape.device))
+    part = next(fitting, choices[-1])
+    stages = part.stages if shape.recurrent_type.itemsize == 2 else 2
+    columns, chunk = math.gcd(part.columns, shape.units), math.gcd(part.chunk, shape.units)
+    kernel = Kernel(
+        function, TILE=part.rows, COLUMNS=columns, CHUNK=chunk, **constants, num_warps=part.warps, num_stages=stages
+    )
+    return StepKernel(kernel, (shape.units // columns, -(-rows // part.rows), 1))
 
 
 def _power(number: int) -> int:

@@ -1,12 +1,11 @@
-"""The part of LSTM and GRU that must run step by step: a program takes a tile of rows through a block of steps.
+"""The part of LSTM and GRU that must run step by step, for weights that fit on the chip: a program takes a tile of rows
+through a block of steps, with the weights in registers and shared memory all the time.
 
-Weights that fit stay in registers and shared memory for the whole block (RESIDENT); larger ones are loaded from the
-cache at every step. What is saved of a step: `gates`, four arrays of units side by side (LSTM: enter, forget,
-candidate, leave; GRU: reset, update, candidate, and what the hidden state gives to the candidate), `hidden`, the state
-in the precision of the matrix multiplications, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden
-state). Arrays are laid out as in `matmul`, gates with `slots` slots for each row and states with one more: step s reads
-the states in slot s and writes those in s + 1, both less `origin`. The backward pass packs the gradients of the gates:
-see `matmul`.
+What is saved of a step: `gates`, four arrays of units side by side (LSTM: enter, forget, candidate, leave; GRU: reset,
+update, candidate, and what the hidden state gives to the candidate), `hidden`, the state in the precision of the matrix
+multiplications, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden state). Arrays are laid out as in
+`matmul`, gates with `slots` slots for each row and states with one more: step s reads the states in slot s and writes
+those in s + 1, both less `origin`. The backward pass packs the gradients of the gates: see `matmul`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rankcode.engines.triton.matmul import load_parts, store_parts
+from rankcode.engines.triton.matmul import store_parts
 
 NEVER = tl.constexpr(2**30)
 
@@ -34,7 +33,7 @@ def _sigmoid(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _gated(a, b, c, d, memory, GRU: tl.constexpr, FAST: tl.constexpr):
+def gated(a, b, c, d, memory, GRU: tl.constexpr, FAST: tl.constexpr):
     """One step, from the inputs of the gates: the four arrays that are saved, the memory and the hidden state."""
     a, b = _sigmoid(a, FAST), _sigmoid(b, FAST)
     if GRU:
@@ -47,7 +46,7 @@ def _gated(a, b, c, d, memory, GRU: tl.constexpr, FAST: tl.constexpr):
 
 
 @triton.jit
-def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.constexpr, FAST: tl.constexpr):
+def gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.constexpr, FAST: tl.constexpr):
     """Gradients of the inputs of the gates, of the memory before the step, and of the hidden state before it without
     the part that flows through the gates."""
     if GRU:
@@ -65,7 +64,7 @@ def _gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl
 
 
 @triton.jit
-def _first_spike(
+def first_spike(
     hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
@@ -116,7 +115,7 @@ def _first_spike(
 
 
 @triton.jit
-def _store_answers(
+def store_answers(
     hidden, features, answered, row, end, first, last, origin, slots,
     UNITS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -134,10 +133,10 @@ def _store_answers(
 def forward(
     gates, hidden, memory, weight, recall_bias, order, ends, answered, fired, features,
     table, inner, inner_bias, outer, outer_bias, first, last, origin, slots,
-    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SAVE: tl.constexpr,
+    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, SAVE: tl.constexpr,
     TOP: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
     ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr, PRECISION: tl.constexpr,
-    FAST: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    FAST: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """Steps first … last, counted from 0. The top layer evaluates the rule, and stores the features that rows answer
     with. Unless SAVE, the state after `last` is copied to slot 0, where the next block begins."""
@@ -148,106 +147,67 @@ def forward(
     if first >= limit:
         return
     square: tl.constexpr = UNITS * UNITS
-    units = tl.arange(0, COLUMNS)
+    units = tl.arange(0, UNITS)
     type = hidden.dtype.element_ty
     row = tl.load(order + position).to(tl.int64)
     valid = (end > 0)[:, None]  # there is a row at the position
     gates_at = ((row * slots + first - origin) * (4 * UNITS))[:, None]
     states_at = ((row * (slots + 1) + first - origin) * UNITS)[:, None]
     if first == 0:
-        for column in range(0, UNITS, COLUMNS):
-            zero = tl.zeros((TILE, COLUMNS), tl.float32)
-            tl.store(hidden + states_at + (column + units)[None, :], zero.to(type), mask=valid)
-            tl.store(memory + states_at + (column + units)[None, :], zero, mask=valid)
+        zero = tl.zeros((TILE, UNITS), tl.float32)
+        tl.store(hidden + states_at + units[None, :], zero.to(type), mask=valid)
+        tl.store(memory + states_at + units[None, :], zero, mask=valid)
         tl.debug_barrier()
-    if RESIDENT:
-        w_at = weight + units[None, :] * UNITS + tl.arange(0, CHUNK)[:, None]
-        w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
-        w3 = w2
-        if not GRU:
-            w3 = tl.load(w_at + 3 * square)
-        h = tl.load(hidden + states_at + units[None, :], mask=valid, other=0.0)
-        m = tl.load(memory + states_at + units[None, :], mask=valid, other=0.0)
-        at = gates + gates_at + units[None, :]
-        a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
-        c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.zeros((TILE, COLUMNS), type)
-        if GRU:
-            recall = tl.load(recall_bias + units)[None, :]
-        else:
-            d = tl.load(at + 3 * UNITS, mask=valid, other=0.0)
+    w_at = weight + units[None, :] * UNITS + tl.arange(0, UNITS)[:, None]
+    w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
+    w3 = w2
+    if not GRU:
+        w3 = tl.load(w_at + 3 * square)
+    h = tl.load(hidden + states_at + units[None, :], mask=valid, other=0.0)
+    m = tl.load(memory + states_at + units[None, :], mask=valid, other=0.0)
+    at = gates + gates_at + units[None, :]
+    a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
+    c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.zeros((TILE, UNITS), type)
+    if GRU:
+        recall = tl.load(recall_bias + units)[None, :]
+    else:
+        d = tl.load(at + 3 * UNITS, mask=valid, other=0.0)
     begin = first + 0
     while begin < limit:
         stop = tl.minimum(begin + STEPS, limit)
         for step in range(begin, stop):
             since = step - first
-            if RESIDENT:
-                at = gates + gates_at + since * (4 * UNITS) + units[None, :]
-                ahead = at + tl.where(step + 1 < limit, 4 * UNITS, 0)
-                next_a = tl.load(ahead, mask=valid, other=0.0)
-                next_b = tl.load(ahead + UNITS, mask=valid, other=0.0)
-                next_c, next_d = tl.load(ahead + 2 * UNITS, mask=valid, other=0.0), d
-                h = h.to(w0.dtype)
-                e = tl.dot(h, w0, input_precision=PRECISION) + a.to(tl.float32)
-                f = tl.dot(h, w1, input_precision=PRECISION) + b.to(tl.float32)
-                if GRU:
-                    g = c.to(tl.float32)
-                    i = tl.dot(h, w2, input_precision=PRECISION) + recall
-                else:
-                    next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
-                    g = tl.dot(h, w2, input_precision=PRECISION) + c.to(tl.float32)
-                    i = tl.dot(h, w3, input_precision=PRECISION) + d.to(tl.float32)
-                e, f, g, i, m, new = _gated(e, f, g, i, m, GRU, FAST)
-                h = new.to(type)
-                if SAVE:
-                    tl.store(at, e.to(type), mask=valid)
-                    tl.store(at + UNITS, f.to(type), mask=valid)
-                    tl.store(at + 2 * UNITS, g.to(type), mask=valid)
-                    tl.store(at + 3 * UNITS, i.to(type), mask=valid)
-                to = states_at + (since + 1) * UNITS + units[None, :]
-                tl.store(memory + to, m, mask=valid)
-                tl.store(hidden + to, h, mask=valid)
-                a, b, c, d = next_a, next_b, next_c, next_d
+            at = gates + gates_at + since * (4 * UNITS) + units[None, :]
+            ahead = at + tl.where(step + 1 < limit, 4 * UNITS, 0)
+            next_a = tl.load(ahead, mask=valid, other=0.0)
+            next_b = tl.load(ahead + UNITS, mask=valid, other=0.0)
+            next_c, next_d = tl.load(ahead + 2 * UNITS, mask=valid, other=0.0), d
+            h = h.to(w0.dtype)
+            e = tl.dot(h, w0, input_precision=PRECISION) + a.to(tl.float32)
+            f = tl.dot(h, w1, input_precision=PRECISION) + b.to(tl.float32)
+            if GRU:
+                g = c.to(tl.float32)
+                i = tl.dot(h, w2, input_precision=PRECISION) + recall
             else:
-                for column in range(0, UNITS, COLUMNS):
-                    unit = column + units
-                    e, f = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
-                    g, i = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
-                    for chunk in range(0, UNITS, CHUNK):
-                        k = chunk + tl.arange(0, CHUNK)
-                        h = tl.load(hidden + states_at + since * UNITS + k[None, :], mask=valid, other=0.0)
-                        w_at = weight + unit[None, :] * UNITS + k[:, None]
-                        h = h.to(weight.dtype.element_ty)
-                        e = tl.dot(h, tl.load(w_at), e, input_precision=PRECISION)
-                        f = tl.dot(h, tl.load(w_at + square), f, input_precision=PRECISION)
-                        if GRU:
-                            i = tl.dot(h, tl.load(w_at + 2 * square), i, input_precision=PRECISION)
-                        else:
-                            g = tl.dot(h, tl.load(w_at + 2 * square), g, input_precision=PRECISION)
-                            i = tl.dot(h, tl.load(w_at + 3 * square), i, input_precision=PRECISION)
-                    at = gates + gates_at + since * (4 * UNITS) + unit[None, :]
-                    e += tl.load(at, mask=valid, other=0.0).to(tl.float32)
-                    f += tl.load(at + UNITS, mask=valid, other=0.0).to(tl.float32)
-                    g += tl.load(at + 2 * UNITS, mask=valid, other=0.0).to(tl.float32)
-                    if GRU:
-                        i += tl.load(recall_bias + unit)[None, :]
-                    else:
-                        i += tl.load(at + 3 * UNITS, mask=valid, other=0.0).to(tl.float32)
-                    m = tl.load(memory + states_at + since * UNITS + unit[None, :], mask=valid, other=0.0)
-                    e, f, g, i, m, new = _gated(e, f, g, i, m, GRU, FAST)
-                    if SAVE:
-                        tl.store(at, e.to(type), mask=valid)
-                        tl.store(at + UNITS, f.to(type), mask=valid)
-                        tl.store(at + 2 * UNITS, g.to(type), mask=valid)
-                        tl.store(at + 3 * UNITS, i.to(type), mask=valid)
-                    to = states_at + (since + 1) * UNITS + unit[None, :]
-                    tl.store(memory + to, m, mask=valid)
-                    tl.store(hidden + to, new.to(type), mask=valid)
-                tl.debug_barrier()  # the next step reads what all threads wrote
+                next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
+                g = tl.dot(h, w2, input_precision=PRECISION) + c.to(tl.float32)
+                i = tl.dot(h, w3, input_precision=PRECISION) + d.to(tl.float32)
+            e, f, g, i, m, new = gated(e, f, g, i, m, GRU, FAST)
+            h = new.to(type)
+            if SAVE:
+                tl.store(at, e.to(type), mask=valid)
+                tl.store(at + UNITS, f.to(type), mask=valid)
+                tl.store(at + 2 * UNITS, g.to(type), mask=valid)
+                tl.store(at + 3 * UNITS, i.to(type), mask=valid)
+            to = states_at + (since + 1) * UNITS + units[None, :]
+            tl.store(memory + to, m, mask=valid)
+            tl.store(hidden + to, h, mask=valid)
+            a, b, c, d = next_a, next_b, next_c, next_d
         if RULE:
             tl.debug_barrier()
-            spike = _first_spike(
+            spike = first_spike(
                 hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, STEPS, CHUNK, PADDED_INNER,
+                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, STEPS, UNITS, PADDED_INNER,
                 PADDED_CLASSES,
             )  # fmt: skip
             tl.store(fired + row, spike <= end, mask=spike <= end)
@@ -258,24 +218,19 @@ def forward(
         begin = stop
     tl.debug_barrier()
     if TOP:
-        _store_answers(hidden, features, answered, row, end, first, last, origin, slots, UNITS, CHUNK)
+        store_answers(hidden, features, answered, row, end, first, last, origin, slots, UNITS, UNITS)
     if not SAVE:
         if limit == last:
-            start = ((row * (slots + 1)) * UNITS)[:, None]
-            for column in range(0, UNITS, COLUMNS):
-                unit = (column + units)[None, :]
-                after = states_at + (last - first) * UNITS + unit
-                tl.store(hidden + start + unit, tl.load(hidden + after, mask=valid, other=0.0), mask=valid)
-                tl.store(memory + start + unit, tl.load(memory + after, mask=valid, other=0.0), mask=valid)
+            start = ((row * (slots + 1)) * UNITS)[:, None] + units[None, :]
+            tl.store(hidden + start, h, mask=valid)
+            tl.store(memory + start, m, mask=valid)
 
 
 @triton.jit(do_not_specialize=["slots", "arriving_step"])
 def backward(
-    gates, memory, weight, arriving, base, packed, row_after, into_hidden, into_memory, order, ends, slots,
-    arriving_step,
-    UNITS: tl.constexpr, GRU: tl.constexpr, RESIDENT: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr,
-    PARTS: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    gates, memory, weight, arriving, base, packed, row_after, order, ends, slots, arriving_step,
+    UNITS: tl.constexpr, GRU: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr, PARTS: tl.constexpr,
+    PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """From the last answer of a tile back to its first step. The gradient of the features after step s is
     `arriving[base[row] + s · arriving_step]`, or if AT_END `arriving[base[row]]` at the row's end only. The gradients
@@ -285,28 +240,26 @@ def backward(
     end = tl.load(ends + position)
     limit = tl.max(end, 0)
     square: tl.constexpr = UNITS * UNITS
-    units = tl.arange(0, COLUMNS)
+    units = tl.arange(0, UNITS)
     type = gates.dtype.element_ty
     row = tl.load(order + position).to(tl.int64)
     valid = (end > 0)[:, None]
     start = tl.load(base + row, mask=end > 0, other=0).to(tl.int64)
-    state = (row * UNITS)[:, None]
     gates_at = (row * slots * (4 * UNITS))[:, None]
     states_at = (row * (slots + 1) * UNITS)[:, None]
     wide: tl.constexpr = 4 * UNITS * PARTS
     packed_at = ((tl.load(row_after + row, mask=end > 0, other=0) - end) * wide)[:, None]
-    if RESIDENT:
-        w_at = weight + tl.arange(0, CHUNK)[:, None] * UNITS + units[None, :]
-        w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
-        w3 = w2
-        if not GRU:
-            w3 = tl.load(w_at + 3 * square)
-        flow, keep = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
-        at = memory + states_at + limit * UNITS + units[None, :]
-        after, before = tl.load(at, mask=valid, other=0.0), tl.load(at - UNITS, mask=valid, other=0.0)
-        at = gates + gates_at + (limit - 1) * (4 * UNITS) + units[None, :]
-        a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
-        c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.load(at + 3 * UNITS, mask=valid, other=0.0)
+    w_at = weight + tl.arange(0, UNITS)[:, None] * UNITS + units[None, :]
+    w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
+    w3 = w2
+    if not GRU:
+        w3 = tl.load(w_at + 3 * square)
+    flow, keep = tl.zeros((TILE, UNITS), tl.float32), tl.zeros((TILE, UNITS), tl.float32)
+    at = memory + states_at + limit * UNITS + units[None, :]
+    after, before = tl.load(at, mask=valid, other=0.0), tl.load(at - UNITS, mask=valid, other=0.0)
+    at = gates + gates_at + (limit - 1) * (4 * UNITS) + units[None, :]
+    a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
+    c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.load(at + 3 * UNITS, mask=valid, other=0.0)
     for back in range(1, limit + 1):
         step = limit - back
         if AT_END:
@@ -315,81 +268,36 @@ def backward(
             outside = step < end
         from_outside = arriving + ((start + step.to(tl.int64) * arriving_step) * UNITS)[:, None]
         read = (step < end)[:, None]
-        if RESIDENT:
-            at = gates + gates_at + step * (4 * UNITS) + units[None, :]
-            to = packed + packed_at + step * wide + units[None, :]
-            down = tl.where(step > 0, 1, 0)
-            ahead = at - down * (4 * UNITS)
-            next_a = tl.load(ahead, mask=valid, other=0.0)
-            next_b = tl.load(ahead + UNITS, mask=valid, other=0.0)
-            next_c = tl.load(ahead + 2 * UNITS, mask=valid, other=0.0)
-            next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
-            next_before = tl.load(memory + states_at + (step - down) * UNITS + units[None, :], mask=valid, other=0.0)
-            flow += tl.load(from_outside + units[None, :], mask=outside[:, None], other=0.0)
-            a, b, c, d = a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32)
-            e, f, g, i, keep, flow = _gated_backward(a, b, c, d, before, after, flow, keep, GRU, FAST)
-            e, f = tl.where(read, e, 0.0).to(type), tl.where(read, f, 0.0).to(type)
-            g, i = tl.where(read, g, 0.0).to(type), tl.where(read, i, 0.0).to(type)
-            keep, flow = tl.where(read, keep, 0.0), tl.where(read, flow, 0.0)
-            store_parts(to, e, read, 4 * UNITS, PARTS)
-            store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
-            store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
-            store_parts(to + 3 * UNITS, i, read, 4 * UNITS, PARTS)
-            if SCALED:  # float16 has the mantissa of tf32 but not its range: each row is scaled to at most 1 and back
-                largest = tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(i)))
-                largest = tl.maximum(tl.max(largest, 1), 1e-37)[:, None]
-                e, f, g, i = e / largest, f / largest, g / largest, i / largest
-            e, f, g, i = e.to(w0.dtype), f.to(w0.dtype), g.to(w0.dtype), i.to(w0.dtype)
-            product = tl.dot(e, w0, input_precision=PRECISION) + tl.dot(f, w1, input_precision=PRECISION)
-            if GRU:
-                product += tl.dot(i, w2, input_precision=PRECISION)
-            else:
-                product += tl.dot(g, w2, input_precision=PRECISION) + tl.dot(i, w3, input_precision=PRECISION)
-            if SCALED:
-                product *= largest
-            flow += product
-            a, b, c, d, after, before = next_a, next_b, next_c, next_d, before, next_before
+        at = gates + gates_at + step * (4 * UNITS) + units[None, :]
+        to = packed + packed_at + step * wide + units[None, :]
+        down = tl.where(step > 0, 1, 0)
+        ahead = at - down * (4 * UNITS)
+        next_a = tl.load(ahead, mask=valid, other=0.0)
+        next_b = tl.load(ahead + UNITS, mask=valid, other=0.0)
+        next_c = tl.load(ahead + 2 * UNITS, mask=valid, other=0.0)
+        next_d = tl.load(ahead + 3 * UNITS, mask=valid, other=0.0)
+        next_before = tl.load(memory + states_at + (step - down) * UNITS + units[None, :], mask=valid, other=0.0)
+        flow += tl.load(from_outside + units[None, :], mask=outside[:, None], other=0.0)
+        a, b, c, d = a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32)
+        e, f, g, i, keep, flow = gated_backward(a, b, c, d, before, after, flow, keep, GRU, FAST)
+        e, f = tl.where(read, e, 0.0).to(type), tl.where(read, f, 0.0).to(type)
+        g, i = tl.where(read, g, 0.0).to(type), tl.where(read, i, 0.0).to(type)
+        keep, flow = tl.where(read, keep, 0.0), tl.where(read, flow, 0.0)
+        store_parts(to, e, read, 4 * UNITS, PARTS)
+        store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
+        store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
+        store_parts(to + 3 * UNITS, i, read, 4 * UNITS, PARTS)
+        if SCALED:  # float16 has the mantissa of tf32 but not its range: each row is scaled to at most 1 and back
+            largest = tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(i)))
+            largest = tl.maximum(tl.max(largest, 1), 1e-37)[:, None]
+            e, f, g, i = e / largest, f / largest, g / largest, i / largest
+        e, f, g, i = e.to(w0.dtype), f.to(w0.dtype), g.to(w0.dtype), i.to(w0.dtype)
+        product = tl.dot(e, w0, input_precision=PRECISION) + tl.dot(f, w1, input_precision=PRECISION)
+        if GRU:
+            product += tl.dot(i, w2, input_precision=PRECISION)
         else:
-            carried = valid & (step + 1 + tl.zeros((TILE,), tl.int32) < limit)[:, None]
-            for column in range(0, UNITS, COLUMNS):
-                unit = (column + units)[None, :]
-                at = gates + gates_at + step * (4 * UNITS) + unit
-                flow = tl.load(into_hidden + state + unit, mask=carried, other=0.0)
-                flow += tl.load(from_outside + unit, mask=outside[:, None], other=0.0)
-                keep = tl.load(into_memory + state + unit, mask=carried, other=0.0)
-                memory_at = memory + states_at + step * UNITS + unit
-                before = tl.load(memory_at, mask=valid, other=0.0)
-                after = tl.load(memory_at + UNITS, mask=valid, other=0.0)
-                a = tl.load(at, mask=valid, other=0.0).to(tl.float32)
-                b = tl.load(at + UNITS, mask=valid, other=0.0).to(tl.float32)
-                c = tl.load(at + 2 * UNITS, mask=valid, other=0.0).to(tl.float32)
-                d = tl.load(at + 3 * UNITS, mask=valid, other=0.0).to(tl.float32)
-                e, f, g, i, keep, flow = _gated_backward(a, b, c, d, before, after, flow, keep, GRU, FAST)
-                to = packed + packed_at + step * wide + unit
-                store_parts(to, e, read, 4 * UNITS, PARTS)
-                store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
-                store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
-                store_parts(to + 3 * UNITS, i, read, 4 * UNITS, PARTS)
-                tl.store(into_memory + state + unit, tl.where(read, keep, 0.0), mask=valid)
-                tl.store(into_hidden + state + unit, tl.where(read, flow, 0.0), mask=valid)
-            tl.debug_barrier()
-            for column in range(0, UNITS, COLUMNS):
-                unit = (column + units)[None, :]
-                flow = tl.load(into_hidden + state + unit, mask=valid, other=0.0)
-                for chunk in range(0, UNITS, CHUNK):
-                    k = chunk + tl.arange(0, CHUNK)
-                    from_gates = packed + packed_at + step * wide + k[None, :]
-                    w_at = weight + k[:, None] * UNITS + unit
-                    e = load_parts(from_gates, read, 4 * UNITS, PARTS)
-                    f = load_parts(from_gates + UNITS, read, 4 * UNITS, PARTS)
-                    i = load_parts(from_gates + 3 * UNITS, read, 4 * UNITS, PARTS)
-                    flow = tl.dot(e, tl.load(w_at), flow, input_precision=PRECISION)
-                    flow = tl.dot(f, tl.load(w_at + square), flow, input_precision=PRECISION)
-                    if GRU:
-                        flow = tl.dot(i, tl.load(w_at + 2 * square), flow, input_precision=PRECISION)
-                    else:
-                        g = load_parts(from_gates + 2 * UNITS, read, 4 * UNITS, PARTS)
-                        flow = tl.dot(g, tl.load(w_at + 2 * square), flow, input_precision=PRECISION)
-                        flow = tl.dot(i, tl.load(w_at + 3 * square), flow, input_precision=PRECISION)
-                tl.store(into_hidden + state + unit, flow, mask=valid)
-            tl.debug_barrier()
+            product += tl.dot(g, w2, input_precision=PRECISION) + tl.dot(i, w3, input_precision=PRECISION)
+        if SCALED:
+            product *= largest
+        flow += product
+        a, b, c, d, after, before = next_a, next_b, next_c, next_d, before, next_before

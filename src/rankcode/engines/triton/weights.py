@@ -10,9 +10,9 @@ from rankcode.engines.triton.matmul import _rounded
 
 @triton.jit
 def convert(
-    input_weight, hidden_weight, input_bias, hidden_bias, of_input, of_hidden, of_hidden_back, bias, recall_bias,
+    input_weight, hidden_weight, input_bias, hidden_bias, of_input, of_hidden, bias, recall_bias,
     GATES: tl.constexpr, TRUE_UNITS: tl.constexpr, UNITS: tl.constexpr, TRUE_INPUTS: tl.constexpr,
-    INPUTS: tl.constexpr, ROUND: tl.constexpr, BOTH: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    INPUTS: tl.constexpr, ROUND: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Weights in the precision of their matrix multiplications, units (and the inputs of upper layers) padded with
     zeros, and the sum of the biases. GRU has three gates, and the hidden bias of the last one stays separate."""
@@ -34,10 +34,6 @@ def convert(
         here = known[:, None] & (n < TRUE_UNITS)
         x = tl.load(hidden_weight + source[:, None] * TRUE_UNITS + n, mask=here, other=0.0)
         tl.store(of_hidden + at, x.to(of_hidden.dtype.element_ty), mask=mask)
-        if BOTH:
-            if ROUND:
-                x = _rounded(x)
-            tl.store(of_hidden_back + at, x, mask=mask)
     first = tl.load(input_bias + source, mask=known, other=0.0)
     second = tl.load(hidden_bias + source, mask=known, other=0.0)
     apart = (gate == 2) & (GATES == 3)
