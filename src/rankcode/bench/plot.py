@@ -59,7 +59,7 @@ def _draw_bars(axes: Any, here: Sequence[Measured], names: Sequence[tuple[str, s
     for number, name in enumerate(names):
         chosen = [each for each in here if (each.engine, each.precision) == name]
         places = [spikes.index(each.spikes) - 0.4 + (number + 0.5) * width for each in chosen]
-        label = ", ".join(name) if any(each.gpu_ratio for each in here) else name[0]
+        label = ", ".join(name) if len({precision for _, precision in names}) > 1 else name[0]
         label += " (captured)" if any(each.captured for each in chosen) else ""
         colour = COLOURS[number % len(COLOURS)]
         axes.bar(places, [each.ratio for each in chosen], width * 0.9, color=colour, label=label)
