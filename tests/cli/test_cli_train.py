@@ -189,3 +189,10 @@ def test_tables_from_the_first_command_to_the_last(tmp_path, capsys):
     main(["evaluate", "run", "--on", str(tmp_path / "others.csv"), *CPU, "--json"])
     report = json.loads(capsys.readouterr().out)["at the end"]
     assert report["rows"] == 40 and report["accuracy"] == 1
+
+
+def test_series_are_fitted_by_one_process(monkeypatch):
+    two_levels("levels.npz")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    says(["train", "levels.npz", *CPU], "fitted by one process", "--model recurrent", status=2)

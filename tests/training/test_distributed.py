@@ -4,10 +4,13 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,8 +19,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankcode as rc
+from rankcode.cli.main import main
 from rankcode.data.sources import Arrays, Batch
-from rankcode.training.distributed import Processes
+from rankcode.saving.run_folder import RunFolder
+from rankcode.training.distributed import ProcessEnded, Processes
 from rankcode.training.state import TrainingState
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -42,6 +47,7 @@ RUNS = {  # objective, task, settings
     "odd rows, and one row left over": (rc.AtSpike(0.45), Task(11), {"epochs": 3, "batch_size": 5, "ema_decay": 0.9}),
     "one row": (rc.UntilSpike(0.45), Task(4), {"epochs": 2, "batch_size": 1, "max_grad_norm": 0.1}),
     "to the end": (rc.EveryStep(), Task(12), {"epochs": 2, "batch_size": 7, "weight_decay": 0.1, "optimizer": "adamw"}),
+    "noise": (rc.AtSpike(0.45), Task(20), {"epochs": 2, "batch_size": 7, "input_noise": 0.5}),
     "generated": (
         rc.AtSpike(0.52),
         rc.tasks.TwoSequence(steps=8, validation_rows=50),
@@ -92,22 +98,76 @@ def compare_all(place: Path, names=tuple(RUNS)) -> None:
             assert sum(rows > 0 for rows in records[-1]["validation"]["steps_histogram"]) > 3
 
 
-def test_under_torchrun(tmp_path):
+@contextlib.contextmanager
+def started(*command, **more):
+    """A process, which is ended with its children."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(rc.__file__).parents[1])}
+    begin = {"env": environment, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-m", *command], **begin | more) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+def test_under_torchrun_on_two_machines(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         f"import os, sys\nfrom pathlib import Path\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import test_distributed\n"
         f"test_distributed.train_all(Path({str(tmp_path)!r}), int(os.environ['RANK']), ('mixed spikes',))\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as group:
-        try:
-            _, said = group.communicate(timeout=100)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group.pid, signal.SIGTERM)
-    assert group.returncode == 0, said
+    with contextlib.closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        where = ["--master-addr", "127.0.0.1", "--master-port", str(free.getsockname()[1])]
+    run = ["torch.distributed.run", "--nnodes", "2", *where, "--nproc-per-node", "1", "--node-rank"]
+    with started(*run, "0", str(program)) as first, started(*run, "1", str(program)) as second:
+        said = [process.communicate(timeout=100)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), said
     compare_all(tmp_path, ("mixed spikes",))
+
+
+def kill(rank: int, folder: Path) -> None:
+    """Kill a process of the training in a folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if str(folder).encode() in (process / "cmdline").read_bytes() and f"RANK={rank}".encode() in variables:
+                os.kill(int(process.name), signal.SIGKILL)
+                return
+    raise AssertionError("there is no such process")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "restarts"), [(0, 1), (1, 0)])
+def test_a_process_that_dies_stops_the_training_which_is_resumed(rank, restarts, tmp_path):
+    """By torchrun itself, or by the user."""
+    inputs, labels, lengths = sequences(120)
+    np.savez(tmp_path / "data.npz", X=inputs, y=labels, lengths=lengths)
+    flags = [str(tmp_path / "data.npz"), "--model", "recurrent", "--hidden-size", "4", "--batch-size", "8"]
+    flags += ["--epochs", "30", "--device", "cpu", "--no-progress", "--finish-with", "last", "--folder"]
+    main(["train", *flags, str(tmp_path / "alone")])
+    folder, metrics = tmp_path / "together", tmp_path / "together" / "metrics.jsonl"
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    with started(*torchrun, "-m", "rankcode", "train", *flags, str(folder), "--resume") as group:
+        while group.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3):
+            time.sleep(0.01)
+        kill(rank, folder)
+        _, said = group.communicate(timeout=100)
+    assert [line for line in said.splitlines() if line.startswith("rankcode: ")] == [
+        f"rankcode: stopped, because a process of the training has ended; continue with: torchrun … -m rankcode "
+        f"resume {folder}"
+    ]
+    assert (group.returncode == 0) == (restarts > 0), said
+    if restarts == 0:
+        assert 3 <= metrics.read_bytes().count(b"\n") < 30
+        with started(*torchrun, "-m", "rankcode", "resume", str(folder), "--device", "cpu") as group:
+            _, said = group.communicate(timeout=100)
+        assert group.returncode == 0, said
+    assert [record["batch"] for record in RunFolder(folder).records()] == [10 * epoch for epoch in range(1, 31)]
+    weights, expected = rc.load(folder).state_dict(), rc.load(tmp_path / "alone").state_dict()
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
 
 
 def in_group(rank: int, place: Path, work) -> None:
@@ -118,13 +178,13 @@ def in_group(rank: int, place: Path, work) -> None:
     dist.destroy_process_group()
 
 
-def two_processes(place: Path, work) -> None:
+def two_processes(place: Path, work, exit_codes=(0, 0)) -> None:
     children = [PROCESSES.Process(target=in_group, args=(rank, place, work)) for rank in range(2)]
     for child in children:
         child.start()
     for child in children:
         child.join(100)
-    assert [child.exitcode for child in children] == [0, 0]
+    assert tuple(child.exitcode for child in children) == exit_codes
 
 
 def test_in_a_group_that_the_user_made(tmp_path):
@@ -148,6 +208,21 @@ def no_number(place: Path, rank: int) -> None:
 
 def test_a_loss_that_is_no_number_ends_every_process(tmp_path):
     two_processes(tmp_path, no_number)
+
+
+def one_is_killed(place: Path, rank: int) -> None:
+    def end(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if rank == 1:
+        register_optimizer_step_pre_hook(end)
+    with pytest.raises(ProcessEnded, match="another process of this training has ended"):
+        train("mixed spikes")
+    os._exit(0)  # what is left of the group cannot be closed
+
+
+def test_a_process_that_dies_ends_the_others(tmp_path):
+    two_processes(tmp_path, one_is_killed, exit_codes=(0, -signal.SIGKILL))
 
 
 class CutError(Exception):

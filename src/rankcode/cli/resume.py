@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
@@ -14,7 +13,7 @@ from rankcode.cli.messages import say
 from rankcode.cli.options import Device, MovedData
 from rankcode.cli.train import fit_and_report
 from rankcode.saving.run_folder import RunFolder
-from rankcode.training.distributed import own_device
+from rankcode.training.distributed import is_first, own_device
 from rankcode.training.loop import Training
 
 
@@ -51,7 +50,7 @@ class Resume:
         task, network, objective = folder.task(data), folder.network(), folder.objective()
         if self.data is not None:
             _ = task.train  # moved data that is missing, or is not what was trained on, is not recorded
-            if int(os.environ.get("RANK", "0")) == 0:  # under torchrun the first process writes
+            if is_first():
                 with closing(folder):
                     folder.move_data(self.data)
         checkpoint = folder.checkpoint()

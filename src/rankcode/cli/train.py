@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
@@ -29,7 +28,7 @@ from rankcode.objectives import Objective
 from rankcode.saving.run_folder import free_folder
 from rankcode.stopping import Wish
 from rankcode.tasks import OwnData
-from rankcode.training.distributed import own_device
+from rankcode.training.distributed import ProcessEnded, ended_with_the_others, is_first, own_device, under_torchrun
 from rankcode.training.loop import Training, fit
 from rankcode.training.recipes import RecipeName, recipe
 from rankcode.training.series_model import ModelName, fit_task
@@ -161,6 +160,8 @@ class Train:
         standard_objective(self.recipe, self.objective, self.threshold, self.beta, self.cell)
         task = self.named_task()
         if isinstance(task, OwnData) and isinstance(task.front_end, Standardise) and not recurrent:
+            if under_torchrun():
+                raise ValueError("series are fitted by one process: without torchrun, or with --model recurrent")
             return self._fit(task, wish, given)
         if wished or self.model == "kernels":
             raise ValueError(f"--{min(wished, default='model kernels').replace('_', '-')} is for series of your own")
@@ -209,16 +210,24 @@ class Train:
 
 def fit_and_report(network: Network, task: Any, objective: Objective, config: Training) -> None:
     """Train, and print how good the model is that was kept, where it is, and what to do with it."""
-    if hasattr(task, "summary"):
-        say(task.summary(), file=sys.stderr)
-    say_left_out(getattr(task, "left_out", ()))
     folder, name = Path(str(config.folder)), shlex.quote(str(config.folder))
+
+    def how_to_go_on(command: str) -> str:
+        return f"; continue with: {command} resume {name}" if (folder / "checkpoint.pt").exists() else ""
+
     try:
-        history = fit(network, task, objective, config)
+        with ended_with_the_others():
+            if is_first():
+                if hasattr(task, "summary"):
+                    say(task.summary(), file=sys.stderr)
+                say_left_out(getattr(task, "left_out", ()))
+            history = fit(network, task, objective, config)
     except KeyboardInterrupt:
-        begun = (folder / "checkpoint.pt").exists()
-        raise KeyboardInterrupt(f"stopped{f'; continue with: rankcode resume {name}' if begun else ''}") from None
-    if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
+        raise KeyboardInterrupt(f"stopped{how_to_go_on('rankcode')}") from None
+    except ProcessEnded:
+        more = how_to_go_on("torchrun … -m rankcode")
+        raise ProcessEnded(f"stopped, because a process of the training has ended{more}") from None
+    if not is_first():
         return
     kept = history.best if config.finish_with == "best" else history.records[-1]
     if kept is not None and "validation" in kept:

@@ -61,9 +61,6 @@ class Update:
         index = self.answers.index(state.batch)
         if self.alone is not None:  # to the dtype of the network, before the graph
             batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
-        if noise := state.config.input_noise:
-            inputs = batch.inputs if batch.inputs.is_floating_point() else batch.inputs.float()
-            batch = batch._replace(inputs=inputs + noise * torch.randn_like(inputs))
         beta = None if self.alone is None or check else self.alone.captured_beta(batch.inputs, progress)
         if beta is None:
             self._run(batch, weight, index, check)

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from rankcode.data.sources import Batch
 
 T = TypeVar("T")
+
+
+class ProcessEnded(ConnectionError):  # noqa: N818 (it is no error of this process)
+    """Another process of the training has ended, so that this one cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,17 @@ class Processes:
             raise box[1]
         return box[0]  # type: ignore[return-value]
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within this context the end of another process raises ProcessEnded."""
+        try:
+            yield
+        except RuntimeError as error:
+            # Gloo raises a plain RuntimeError, whose message begins with the name of its source file.
+            if self.count > 1 and (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+                raise ProcessEnded("another process of this training has ended") from error
+            raise
+
     def total(self, values: Tensor) -> None:
         """Replace the values by their sum over the processes."""
         if self.count > 1:
@@ -76,12 +95,56 @@ def processes(device: torch.device) -> Processes:
     if not dist.is_available():
         return Processes()
     if not dist.is_initialized():
-        if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if not under_torchrun():
             return Processes()
+        store, rank, count = next(rendezvous("env://"))
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":
+            # On one machine `torchrun` keeps its store when it restarts the processes, with addresses of the old ones.
+            store = PrefixStore(f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT')}", store)
         # Kept until the program ends: a group that is closed and opened again may hang.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count)
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     return Processes(dist.get_rank(), dist.get_world_size())
+
+
+def under_torchrun() -> bool:
+    """Whether `torchrun` started several processes."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_first() -> bool:
+    """Whether this process is the first that `torchrun` started, or alone."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextmanager
+def ended_with_the_others() -> Iterator[None]:
+    """Within this context SIGTERM, which `torchrun` sends when a process has ended, raises ProcessEnded. An error ends
+    all processes; it leaves this context in the process that has it first, and the others exit without a word."""
+
+    def end(*_: object) -> None:
+        raise ProcessEnded("torchrun has stopped this process")
+
+    if not under_torchrun():
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Exception:
+        if not _is_first_to_end():
+            os._exit(1)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_first_to_end() -> bool:
+    try:
+        return dist.distributed_c10d._get_default_store().add("rankcode: ended", 1) == 1
+    except Exception:  # not connected yet, or the process that has the store is gone
+        return True
 
 
 def own_device(name: str) -> torch.device:

@@ -59,7 +59,7 @@ def fit(
     config = config.for_data(getattr(source, "size", None), network.front_end)
     spike_rule = _spike_rule(network, objective, config)
     group = processes(device)
-    with _training_mode(network, device), _folder(config, group) as folder:
+    with group.together(), _training_mode(network, device), _folder(config, group) as folder:
         check_rows_apart(network)
         plan = group.from_first(lambda: make_plan(source, config, group.count))
         _size_lazy_layers(network, source, config, device)
@@ -82,8 +82,7 @@ def fit(
         with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar, closing(update):
             stopped = False
             while state.batch < plan.batches and not stopped:
-                _seed(device, config.seed, state.batch, group.rank)
-                batch, weight = (next(data), 1.0) if isinstance(source, Loader) else group.share(next(data))
+                batch, weight = _next_share(data, source, state, device)
                 with rows_named(_names(source, config, state.batch, group)):
                     update(batch, weight, state.batch / plan.batches, check=state.batch < plan.checked_batches)
                 if bar.due(state.batch):
@@ -194,6 +193,26 @@ def _seed(device: torch.device, *numbers: int) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
+
+
+def _next_share(
+    data: Iterator[Batch], source: Source, state: TrainingState, device: torch.device
+) -> tuple[Batch, float]:
+    """The rows of the next batch that this process trains on, with noise, and their weight; all rows of a loader.
+
+    The noise is that of a single process, whatever the number of processes. Layers such as dropout differ in each.
+    """
+    config, group, own = state.config, state.group, isinstance(source, Loader)
+    _seed(device, config.seed, state.batch, group.rank if own else 0)
+    batch = next(data)
+    if config.input_noise:
+        inputs = batch.inputs if batch.inputs.is_floating_point() else batch.inputs.float()
+        batch = batch._replace(inputs=inputs + config.input_noise * torch.randn_like(inputs))
+    if own:
+        return batch, 1.0
+    if not group.first:
+        _seed(device, config.seed, state.batch, group.rank)
+    return group.share(batch)
 
 
 def _size_lazy_layers(network: Network, source: Source, config: Training, device: torch.device) -> None:
