@@ -11,15 +11,14 @@ from pathlib import Path
 from rankcode.data.open_file import open_file
 from rankcode.data.sources import BadData
 
-TEXT = ".txt"
-TABLES = (".csv", ".parquet")  # may hold data as well: then they are no manifests
+SUFFIXES = (".txt", ".csv", ".parquet")
 COLUMNS = ("path", "file", "filename", "file_name")  # that hold the names in a table, in any case
 
 
 def is_manifest(path: str | Path, data_suffixes: Collection[str]) -> bool:
-    """Whether a path names a manifest. `data_suffixes`: of the files that hold data."""
+    """Whether a path names a manifest. `data_suffixes`: of the files that hold data, which are no manifests."""
     suffix = Path(path).suffix.lower()
-    return suffix == TEXT or (suffix in TABLES and suffix not in data_suffixes)
+    return suffix in SUFFIXES and suffix not in data_suffixes
 
 
 def listed_files(path: str | Path) -> Iterator[str]:
