@@ -32,7 +32,7 @@ def test_there_is_a_case_for_every_engine_and_way_of_planting():
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("sizes", [(40, 30, 3, 8), (7, 5, 1, 1)])
+@pytest.mark.parametrize("sizes", [(40, 30, 3, 8), (7, 5, 1, 1), (9, 20, 12, 30, 0)])
 def test_on_a_cpu_a_threshold_fires_at_the_planted_steps(cell, sizes, monkeypatch):
     """A rule that told the engine where rows answer would save the readout of every step."""
     runs, shape = [], Shape(*sizes, cell=cell)

@@ -35,6 +35,27 @@ def test_latencies_are_drawn_against_the_number_of_streams():
     assert set(limit.get_ydata()) == {50}
 
 
+def test_time_and_memory_of_long_rows_are_drawn_against_the_steps_read():
+    def step(mode, engine, ideal, number):
+        return Measured(
+            mode, 16, "", engine, "float32", False, number, number, number, 2 * number, None, 1, None, ideal
+        )
+
+    found = {
+        steps: [
+            step("training", "conventional", 1.0, 0.1 * steps),
+            step("training", "auto", 0.25, 0.02 * steps),
+            step("training", "auto", 1.0, 0.11 * steps),
+            step("inference", "auto", 1.0, 7.0),
+        ]
+        for steps in (100, 1000)
+    }
+    time, memory = plot.plot_lengths(found).axes
+    assert [list(line.get_xdata()) for line in time.lines] == [[100, 1000], [25, 100, 250, 1000]]
+    assert list(time.lines[0].get_ydata()) == pytest.approx([10, 100])
+    assert list(memory.lines[1].get_ydata()) == pytest.approx([4, 22, 40, 220])
+
+
 def _measured(batch_size, spikes, engine, precision, captured, ratio, gpu_ratio=None):
     times = (10 * ratio, 9 * ratio, 11 * ratio)
     return Measured(

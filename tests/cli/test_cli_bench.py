@@ -25,6 +25,17 @@ def test_steps_are_measured(capsys):
     assert "conventional" in capsys.readouterr().out
 
 
+def test_rows_of_several_lengths_are_measured(capsys):
+    main(["bench", *SMALL, "--batch-sizes", "4", "--input-size", "3", "--lengths", "8", "20", "--repeats", "1"])
+    content = written()
+    assert set(content["lengths"]) == {"8", "20"} and content["batch_size"] == 4
+    for found in content["lengths"].values():
+        assert {each["engine"] for each in found} == {"auto", "conventional"}
+        memory = {(each["engine"], each["spikes"]): each["megabytes"] for each in found if each["mode"] == "training"}
+        assert 0 < memory["auto", "all at T/4"] <= memory["auto", "all at T"]
+    assert "20 steps" in capsys.readouterr().out
+
+
 def test_whole_trainings_are_measured(capsys):
     main(["bench", *SMALL, "--batch-sizes", "480", "--epochs", "2"])
     content = written()
@@ -57,6 +68,7 @@ def test_listening_is_measured(trained, capsys):
     ("arguments", "said"),
     [
         (["--batch-sizes", "0"], "at least 1"),
+        (["--lengths", "100", "0"], "--lengths"),
         (["--epochs", "0"], "--epochs must be at least 1"),
         (["--grid", "0"], "--grid must be at least 1"),
         (["--engines", "steam"], "no engine"),

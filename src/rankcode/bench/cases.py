@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,15 +48,17 @@ class Shape:
     steps: int = 81
     input_size: int = 420
     hidden_size: int = 128
-    readout_layer_size: int = 32
+    readout_layer_size: int = 32  # 0: the readout is one linear layer
     num_classes: int = 11
     cell: Literal["lstm", "gru"] = "lstm"
 
     def network(self) -> Network:
         kind = cells.LSTM if self.cell == "lstm" else cells.GRU
         inner, outputs = self.readout_layer_size, self.num_classes
-        readout = nn.Sequential(nn.Linear(self.hidden_size, inner), nn.ReLU(), nn.Linear(inner, outputs))
-        return Network(kind(self.input_size, self.hidden_size), outputs, readout)
+        cell, readout = kind(self.input_size, self.hidden_size), None
+        if inner:
+            readout = nn.Sequential(nn.Linear(self.hidden_size, inner), nn.ReLU(), nn.Linear(inner, outputs))
+        return Network(cell, outputs, readout)
 
 
 def planted(steps: int, rows: int) -> dict[str, Tensor]:
@@ -95,7 +97,6 @@ def _add_detector(network: Network) -> None:
     """Make the first unit of the cell answer to SIGNAL in the first input, and to nothing else, and the readout sure of
     the first class where it does."""
     cell, half = network.cell, SIGNAL / 2
-    hidden, _, output = cast(Any, network.readout)
     if cell.gates == 4:  # enter, forget, candidate, leave
         from_signal, bias = (1.0, 0.0, 1.0, 0.0), (-half, -half, -half, half)
     else:  # reset, update (kept where it is open), candidate
@@ -105,8 +106,10 @@ def _add_detector(network: Network) -> None:
             part[:: cell.hidden_size] = 0.0  # the first unit of every gate
         cell.weight_ih_l0[:: cell.hidden_size, 0] = torch.tensor(from_signal)
         cell.bias_ih_l0[:: cell.hidden_size] = torch.tensor(bias)
-        hidden.weight[0], output.weight[:, 0] = 0.0, 0.0
-        hidden.weight[0, 0], hidden.bias[0], output.weight[0, 0] = 20.0, -7.0, 1.0
+        for layer in network.readout.modules():
+            if isinstance(layer, nn.Linear):
+                layer.weight[:, 0], layer.weight[0], layer.bias[0] = 0.0, 0.0, 0.0
+                layer.weight[0, 0] = 10.0
 
 
 def runnable(shape: Shape, device: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ class GridRow(NamedTuple):
 
 def grid_shapes(count: int = 64) -> list[Shape]:
     """The speech network with two batch sizes, the shapes that small networks were first measured with, and a random
-    choice, always the same, of all sizes."""
+    choice, always the same, of all sizes. Their readout is one linear layer, except that of the speech network."""
     sizes = [(128, 81, 420, 128), (512, 81, 420, 128), (32, 100, 3, 64), (128, 100, 3, 64), (128, 40, 1, 125)]
     draw = random.Random(0)
     while len(sizes) < count // 2:
@@ -45,7 +45,12 @@ def grid_shapes(count: int = 64) -> list[Shape]:
         rows, units = draw.choice((1, 4, 16, 32, 64, 128, 256, 512)), draw.choice((8, 16, 32, 64, 128, 256))
         if rows * steps * 4 * units * (inputs + units) < MAX_MULTIPLICATIONS:
             sizes.append((rows, steps, inputs, units))
-    return [Shape(*size, cell=cell) for size in sizes for cell in ("lstm", "gru")]
+    speech = Shape()
+    return [
+        Shape(*size, speech.readout_layer_size if size[2:] == (speech.input_size, speech.hidden_size) else 0, cell=cell)
+        for size in sizes
+        for cell in ("lstm", "gru")
+    ]
 
 
 def measure_grid(shapes: Iterable[Shape], repeats: int) -> Iterator[GridRow]:

@@ -74,6 +74,24 @@ def _draw_bars(axes: Any, here: Sequence[Measured], names: Sequence[tuple[str, s
     plain(axes)
 
 
+def plot_lengths(found: Mapping[int, Sequence[Measured]]) -> Figure:
+    """Time and memory of a training step against the mean number of steps read, by how many steps rows have: a point
+    for each way of planting spikes, and for conventional training, which reads everything."""
+    figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+    training = [(steps, each) for steps, here in found.items() for each in here if each.mode == "training"]
+    engines = dict.fromkeys(each.engine for _, each in training)
+    for axes, value in zip(figure.subplots(1, 2), ("milliseconds", "megabytes"), strict=True):
+        for engine, marker, colour in zip(engines, "s.", (GREY, COLOURS[0]), strict=False):
+            points = sorted(
+                (steps * each.ideal, getattr(each, value)) for steps, each in training if each.engine == engine
+            )
+            axes.loglog(*zip(*points, strict=True), marker, color=colour, label=engine)
+        axes.set(xlabel="steps read", ylabel=f"{value} of a training step")
+        plain(axes)
+    figure.axes[0].legend(frameon=False)
+    return figure
+
+
 def plot_epochs(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> Figure:
     """Seconds of a rank-coded epoch ÷ those of a conventional one, a panel for each batch size, and the share of steps
     read, which is the ideal."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Literal
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from typing import Any, Literal
 
 from rankcode.bench.cases import Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
@@ -35,6 +35,7 @@ class Bench:
         rankcode bench
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
         rankcode bench --grid 64 --device cpu
+        rankcode bench --lengths 100 1000 10000 --batch-sizes 16 --input-size 8 --hidden-size 32
         rankcode bench --epochs 20 --batch-sizes 512
         rankcode bench --streams 100 200 500 --device cpu
         rankcode bench --serving 100 200 500 --model speech-commands
@@ -59,6 +60,9 @@ class Bench:
     """How often each case is run."""
     grid: int | None = None
     """Measure so many shapes on a CPU instead, from tiny to large, with `auto` and every fast engine."""
+    lengths: tuple[int, ...] = ()
+    """Measure rows of these numbers of steps instead, with `auto` and the first of the batch sizes: time and memory
+    against the steps read. Default: none."""
     epochs: int | None = None
     """Measure whole trainings instead of single steps: seconds per epoch on speech over this many epochs, rank-coded
     and conventional."""
@@ -89,8 +93,10 @@ class Bench:
     """Measure nothing; check that every engine gives what the reference gives, on this device."""
 
     def run(self) -> None:
-        if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats), default=0) < 1:
-            raise ValueError("--batch-sizes, --steps, --input-size, --hidden-size and --repeats must be at least 1")
+        if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats, *self.lengths)) < 1:
+            raise ValueError(
+                "--batch-sizes, --steps, --lengths, --input-size, --hidden-size and --repeats must be at least 1"
+            )
         for option in ("epochs", "grid"):
             if (value := getattr(self, option)) is not None and value < 1:
                 raise ValueError(f"--{option} must be at least 1")
@@ -101,20 +107,34 @@ class Bench:
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        from rankcode.bench.plot import plot_bench, plot_epochs, plot_grid, plot_listening, plot_serving, plot_streams
+        from rankcode.bench import plot
 
         files = OutputFiles(self.output, "bench")
+
+        def write(content: dict, figure: Any, table: str) -> None:
+            files.write(content, figure)
+            print(table)
+            say(f"wrote {files.json} and {files.png}")
+
         if self.grid is not None:
             shapes_measured = list(measure_grid(grid_shapes(self.grid), self.repeats))
             rows = [each._asdict() | {"shape": asdict(each.shape)} for each in shapes_measured]
-            files.write({"machine": machine("cpu"), "grid": rows}, plot_grid(shapes_measured))
-            print(grid_table(shapes_measured))
-            return say(f"wrote {files.json} and {files.png}")
+            return write(
+                {"machine": machine("cpu"), "grid": rows}, plot.plot_grid(shapes_measured), grid_table(shapes_measured)
+            )
         shapes = [
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
         settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
         content = {"machine": machine(device), **settings}
+        if self.lengths:
+            at = {
+                steps: measure(replace(shapes[0], steps=steps), ("auto",), device, self.repeats)
+                for steps in self.lengths
+            }
+            rows = {steps: [asdict(each) for each in found] for steps, found in at.items()}
+            table = "\n\n".join(f"{steps:,} steps\n{bench_table(found)}" for steps, found in at.items())
+            return write({**content, "batch_size": shapes[0].batch_size, "lengths": rows}, plot.plot_lengths(at), table)
         if self.epochs is not None:
             task = speech_task(self.data, max(self.batch_sizes))
             trained = {shape.batch_size: measure_epochs(shape, task, self.epochs, device) for shape in shapes}
@@ -122,24 +142,28 @@ class Bench:
                 size: {name: [asdict(each) for each in run] for name, run in runs.items()}
                 for size, runs in trained.items()
             }
-            files.write({**content, "task": task.name, "epochs": epochs}, plot_epochs(trained))
-            print(epochs_table(trained))
-            return say(f"wrote {files.json} and {files.png}")
+            return write(
+                {**content, "task": task.name, "epochs": epochs}, plot.plot_epochs(trained), epochs_table(trained)
+            )
         if self.streams:
             network = self._sound_network().to(device)
             parameters = sum(part.numel() for part in network.parameters())
             measured = [measure_streams(network, count, self.seconds) for count in sorted(self.streams)]
             which = {"model": self.model, "parameters": parameters}
-            files.write({**content, **which, "streams": [asdict(each) for each in measured]}, plot_streams(measured))
-            print(streams_table(measured))
-            return say(f"wrote {files.json} and {files.png}")
+            return write(
+                {**content, **which, "streams": [asdict(each) for each in measured]},
+                plot.plot_streams(measured),
+                streams_table(measured),
+            )
         if self.serving:
             served = self._measure_serving()
             which = {"model": self.model or "speech-commands", "data": self.data}
             served_rows = [asdict(each) for each in served]
-            files.write({"machine": machine("cpu"), **which, "serving": served_rows}, plot_serving(served))
-            print(serving_table(served))
-            return say(f"wrote {files.json} and {files.png}")
+            return write(
+                {"machine": machine("cpu"), **which, "serving": served_rows},
+                plot.plot_serving(served),
+                serving_table(served),
+            )
         if self.listen is not None:
             network = self._sound_network("speech-commands")
             tracks = make_tracks(SpeechCommands(self.data).folder, self.listen, self.share)
@@ -147,18 +171,16 @@ class Bench:
             lengths = {name: track.hours for name, track in tracks.items()}
             which = {"model": self.model or "speech-commands", "split": self.listen, "share": self.share}
             listened = {**which, "hours": lengths, "points": [asdict(each) for each in points]}
-            files.write({"machine": machine(device), **listened}, plot_listening(points))
-            print(listening_table(points))
-            return say(f"wrote {files.json} and {files.png}")
+            return write({"machine": machine(device), **listened}, plot.plot_listening(points), listening_table(points))
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
             found += measure(shape, engines, device, self.repeats)
         if device == "cpu":
             found.append(measure_stream(shapes[0], self.repeats))
-        files.write({**content, "measured": [asdict(each) for each in found]}, plot_bench(found))
-        print(bench_table(found))
-        return say(f"wrote {files.json} and {files.png}")
+        return write(
+            {**content, "measured": [asdict(each) for each in found]}, plot.plot_bench(found), bench_table(found)
+        )
 
     def _measure_serving(self) -> list[Served]:
         clips = make_clips(self._sound_network("speech-commands"), self.data)
