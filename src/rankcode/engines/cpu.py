@@ -169,7 +169,7 @@ class _Plan:
         self.native = _is_faster_without_onednn(network.cell, inputs)
         onednn = isinstance(network.cell, LSTM) and inputs.dtype == torch.float32 and not self.native
         # Of a block, whatever its size; of a step, whatever the number of rows; of a step of a row.
-        self.block_cost = 200_000 + (0.4 * self.weights if onednn else 0)
+        self.block_cost = 250_000 + (0.5 * self.weights if onednn else 0)
         self.step_cost = 500 if onednn else 10_000
         self.row_cost = 50 + 0.02 * self.weights + (3 if onednn else 9) * units
         if gradients:
