@@ -187,14 +187,16 @@ const HIGHEST = 8;
 /** Log-mel frames as `rankcode.LogMel` makes them, 0…1, for the picture. */
 export class LogMel {
   private readonly window: number;
-  private readonly hop: number;
   private readonly cosine: Float64Array;
   private readonly hamming: Float64Array;
   private readonly filters: Float64Array[];
 
-  constructor(rate: number, bands: number) {
+  constructor(
+    rate: number,
+    bands: number,
+    private readonly hop: number,
+  ) {
     this.window = rate / 40;
-    this.hop = rate / 100;
     const turn = (2 * Math.PI) / this.window;
     this.cosine = Float64Array.from({ length: this.window }, (_, place) => Math.cos(turn * place));
     this.hamming = this.cosine.map((value) => 0.54 - 0.46 * value);

@@ -69,7 +69,8 @@ export class SoundView {
     if (this.model) return this.model;
     this.model = model;
     const { about } = model;
-    this.logMel = new LogMel(this.sound.sample_rate, about.front_end?.log_mel?.n_mels ?? 20);
+    const { sample_rate, hop } = this.sound;
+    this.logMel = new LogMel(sample_rate, about.front_end?.log_mel?.n_mels ?? 20, hop);
     this.chips(about.labels);
     if (hasThreshold(about)) {
       const numbers = await this.numbers;

@@ -29,9 +29,9 @@ def clips(count):
     return torch.stack([LogMel().frames(clip(seed=seed)) for seed in range(count)])
 
 
-def written_out(waveform, rate=16_000, bands=20):
+def written_out(waveform, rate=16_000, bands=20, hop_ms=10):
     """Bytes of all frames by the definition: every frame, band and frequency by itself."""
-    size, hop = rate * 25 // 1000, rate * 10 // 1000
+    size, hop = rate * 25 // 1000, rate * hop_ms // 1000
     padded = np.concatenate([np.zeros(size // 2), np.asarray(waveform, np.float64), np.zeros(size // 2)])
     n = np.arange(size)
     hamming = 0.54 - 0.46 * np.cos(2 * np.pi * n / size)
@@ -68,11 +68,12 @@ def in_chunks(log_mel, waveform, sizes):
 # Frames
 
 
-@pytest.mark.parametrize(("rate", "bands"), [(16_000, 20), (8000, 12)])
-def test_frames_are_the_definition_written_out(rate, bands):
+@pytest.mark.parametrize(("rate", "bands", "hop_ms"), [(16_000, 20, 10), (8000, 12, 10), (16_000, 40, 20)])
+def test_frames_are_the_definition_written_out(rate, bands, hop_ms):
     waveform = clip(rate // 2)
-    expected, got = written_out(waveform, rate, bands), LogMel(rate, bands).frames(waveform).long().numpy()
-    assert got.shape == expected.shape == (51, bands)
+    expected = written_out(waveform, rate, bands, hop_ms)
+    got = LogMel(rate, bands, hop_ms).frames(waveform).long().numpy()
+    assert got.shape == expected.shape == (1 + 500 // hop_ms, bands)
     assert np.abs(got - expected).max() <= 1
     assert (got == expected).mean() > 0.999
     assert len(np.unique(got)) > 100, "the clip does not use the range"
@@ -102,7 +103,9 @@ def test_bytes_stand_for_powers_from_1e_6_to_e_8():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"sample_rate": rate} for rate in (0, 999, 5000 + 1, 16_001)] + [{"n_mels": 0}, {"n_mels": 101}]
+    "settings",
+    [{"sample_rate": rate} for rate in (0, 999, 5000 + 1, 16_001)]
+    + [{"n_mels": 0}, {"n_mels": 101}, {"hop_ms": 0}, {"hop_ms": 26}],
 )
 def test_settings_that_give_no_frames(settings):
     with pytest.raises(ValueError, match=str(*settings.values())) as error:

@@ -6,9 +6,18 @@ import torch
 from rankcode.front_ends import Audio, LogMel
 
 
-@pytest.mark.parametrize(("rate", "bands", "context"), [(16_000, 40, 0), (16_000, 20, 10), (4000, 4, 3), (1200, 4, 2)])
-def test_hops_give_the_inputs_of_the_whole_recording(rate, bands, context):
-    audio = Audio((-6.0,) * bands, (3.0,) * bands, LogMel(rate, bands), context)
+@pytest.mark.parametrize(
+    ("rate", "bands", "hop_ms", "context"),
+    [
+        (16_000, 40, 10, 0),
+        (16_000, 40, 20, 0),
+        (16_000, 20, 10, 10),
+        (4000, 4, 25, 3),
+        (1200, 4, 10, 2),
+    ],
+)
+def test_hops_give_the_inputs_of_the_whole_recording(rate, bands, hop_ms, context):
+    audio = Audio((-6.0,) * bands, (3.0,) * bands, LogMel(rate, bands, hop_ms), context)
     step = audio.step_module()
     generator = torch.Generator().manual_seed(0)
     for samples in (1, rate // 9, rate // 3 + 7, rate // 100 * 12):

@@ -63,7 +63,7 @@ def test_a_description_says_only_what_there_is():
         "kind": "Audio",
         "mean": [0.1, 0.2, 0.3],
         "std": [1.0, 2.0, 3.0],
-        "log_mel": {"sample_rate": 8000, "n_mels": 3},
+        "log_mel": {"sample_rate": 8000, "n_mels": 3, "hop_ms": 10},
         "context": 2,
     }
     assert description["label_names"] == list(NAMES)

@@ -59,7 +59,7 @@ def export_onnx(
     are `probabilities` [rows, classes], `fired` [rows], `label` [rows] and the new state. The rule is by default that
     of the network, or `Threshold(0.95)`. The metadata says everything else: docs/export.md.
 
-    `x` is raw data where the front end can be part of the file: the newest 10 ms of sound, the values of a series.
+    `x` is raw data where the front end can be part of the file: the newest samples of sound, the values of a series.
     `from_inputs=True`: x is a step of the network's inputs in any case. `int8=True` stores weights in 8 bits.
 
     The file is compared with PyTorch first, on about `check_rows` test rows of a task, or on all of any data that

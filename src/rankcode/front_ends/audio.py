@@ -1,7 +1,7 @@
 """Sound as a network reads it (paper, section 3.4): log-mel frames, one byte per value, with context.
 
-A frame is 25 ms of sound under a Hamming window, every 10 ms, centred, so that n samples at 16 kHz give 1 + n // 160
-frames. A step of the network's input is a frame with `context` frames on either side.
+A frame is 25 ms of sound under a Hamming window, by default every 10 ms, centred, so that n samples at 16 kHz give
+1 + n // 160 frames. A step of the network's input is a frame with `context` frames on either side.
 
 Frames are stored as bytes, 0…255 over ln 1e-6…8. The bytes are what the network was trained on, so they are part of
 the front end. They also make streamed and whole input exactly equal: they are computed in float64, where the order of
@@ -37,18 +37,22 @@ MAX_CHANNELS = 16  # a 2-D array with at most this many columns is one recording
 
 @dataclass(frozen=True)
 class LogMel:
-    """Waveform to frames: 25 ms windows every 10 ms, power, triangular bands on the HTK mel scale, logarithm."""
+    """Waveform to frames: windows of 25 ms, power, triangular bands on the HTK mel scale, logarithm."""
 
     sample_rate: int = 16_000
     """Samples per second."""
     n_mels: int = 20
     """Mel bands, from 0 Hz to half the sample rate."""
+    hop_ms: int = 10
+    """Milliseconds from one frame to the next, 10 to 25."""
 
     def __post_init__(self) -> None:
         if self.sample_rate < 1200 or self.sample_rate % 400:
             raise ValueError(f"sample_rate must be a multiple of 400 Hz, at least 1200, not {self.sample_rate}")
         if not 1 <= self.n_mels <= self.window // 4:
             raise ValueError(f"n_mels must be 1…{self.window // 4} at {self.sample_rate} Hz, not {self.n_mels}")
+        if not 10 <= self.hop_ms <= 25 or self.sample_rate * self.hop_ms % 1000:
+            raise ValueError(f"hop_ms must be 10…25, and a whole number of samples, not {self.hop_ms}")
 
     def __str__(self) -> str:
         return f"sound in {self.n_mels} bands at {self.sample_rate:,} Hz"
@@ -61,7 +65,7 @@ class LogMel:
     @property
     def hop(self) -> int:
         """Samples from one frame to the next."""
-        return self.sample_rate // 100
+        return self.sample_rate * self.hop_ms // 1000
 
     def shortest(self, context: int) -> int:
         """Samples that give one step with this context."""

@@ -93,7 +93,8 @@ class AudioStep(nn.Module):
         samples = torch.as_tensor(raw, dtype=self.dtype)
         hops = max(len(samples) // self.hop + 1, self.warm_up) + 1
         padded = torch.zeros(hops * self.hop)
-        padded[self.silence_before :][: len(samples)] = samples
+        place = padded[self.silence_before :]
+        place[: len(samples)] = samples[: len(place)]  # samples after the last frame are not read
         return padded.view(hops, self.hop)
 
     def _power(self, samples: Tensor) -> Tensor:
