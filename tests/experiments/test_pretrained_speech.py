@@ -31,7 +31,7 @@ def test_augmentation_makes_silence_of_some_and_leaves_the_labels_of_the_others(
     silent = labels == speech.SILENCE
     assert 0.04 < silent.float().mean() < 0.13
     assert torch.equal(labels[~silent], sounds.labels[rows][~silent])
-    assert values.shape == (960, 101, 40)
+    assert values.shape == (960, 51, 40)
     assert values.isfinite().all()
     assert not torch.equal(values[0], values[24])  # another variant of the same recording
 
@@ -70,7 +70,7 @@ def test_a_short_training_gives_a_model_like_the_one_that_ships(sounds, tmp_path
     assert {name: part.shape for name, part in loaded.state_dict().items()} == {
         name: part.shape for name, part in shipped.state_dict().items()
     }
-    assert (loaded.rule, loaded.label_names) == (shipped.rule, shipped.label_names)
+    assert loaded.label_names == shipped.label_names
     assert loaded.front_end.log_mel == shipped.front_end.log_mel
     assert rc.predict(loaded, sounds.samples[0].float().numpy() / 32768)[0].label in speech.LABELS
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rankcode.bench.listening_tracks import NOISE_LEVELS, Track
+from rankcode.engines.run import read_steps
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.streaming import Listener
@@ -26,7 +27,7 @@ from rankcode.streaming.listener import NOT_KEYWORDS
 
 THRESHOLDS = (*(each / 100 for each in range(30, 90, 5)), *(each / 200 for each in range(180, 199)), 0.995, 0.998)
 AFTER_SECONDS = 0.5  # after the end of a recording, in which its word may still be detected
-LONG = 6000  # a minute of sound
+LONG = 3000  # steps: a minute of sound
 BATCH = 256  # copies of the network that run together
 MAX_NOISE_ALARMS, MAX_WORD_ALARMS = 1, 10  # an hour, the goal
 
@@ -82,9 +83,9 @@ def policies() -> list[Policy]:
         return lambda outputs: np.sort(outputs.staggered, 0)[-count]
 
     warm, copies, patience = DEFAULTS["warm_up"] // STAGGER, DEFAULTS["copies"], DEFAULTS["patience"]
-    found = [Policy("listener", mean_of(warm, copies), count) for count in (patience, 1, 5, 15)]
+    found = [Policy("listener", mean_of(warm, copies), count) for count in (patience, 1, 3, 8)]
     found += [Policy("mean, no warm-up", mean_of(0, copies), patience)]
-    found += [Policy("mean, longer", mean_of(warm, COPIES), count) for count in (15, patience)]
+    found += [Policy("mean, longer", mean_of(warm, COPIES), count) for count in (8, patience)]
     found += [Policy(f"{count} of {COPIES} copies agree", agreeing(count), patience) for count in (1, 2, 3)]
     found += [Policy("anew every minute", lambda outputs: outputs.long, count) for count in (1, patience)]
     return found + [Policy("anew in silence", _from_silence, count) for count in (1, patience)]
@@ -121,11 +122,8 @@ def outputs_of(network: Network, track: Track) -> Outputs:
 
 def _probabilities(network: Network, inputs: Tensor) -> Tensor:
     """[rows, steps, classes] of whole sequences, without states."""
-    state, found = network.initial_state(len(inputs)), []
-    for x in inputs.unbind(1):
-        logits, state = network(x, state)
-        found.append(logits.softmax(-1))
-    return torch.stack(found, 1)
+    features, _ = read_steps(network, inputs, network.initial_state(len(inputs)))
+    return network.logits(features.flatten(0, 1)).softmax(-1).unflatten(0, inputs.shape[:2])
 
 
 def lasting(score: np.ndarray, patience: int) -> np.ndarray:

@@ -41,20 +41,20 @@ class Listener:
     A keyword is detected when its mean probability has been at least `threshold` (θ) for `patience` steps in a row, and
     the last detection is at least `refractory` steps ago. `keywords` are names of classes; by default all except
     "unknown" and "silence". Each of `copies` copies of the network reads `copies · stagger` steps; in its first
-    `warm_up` steps it is not counted. For sound a step is 10 ms. The defaults were chosen for the network
-    "speech-commands". `sample_rate`, if given, must be that of the front end: sound is not resampled.
+    `warm_up` steps it is not counted. The defaults were chosen for the network "speech-commands", with steps of 20 ms.
+    `sample_rate`, if given, must be that of the front end: sound is not resampled.
     """
 
     def __init__(
         self,
         network: Network,
-        threshold: float = 0.93,
-        patience: int = 25,
+        threshold: float = 0.9,
+        patience: int = 12,
         keywords: Collection[str] | None = None,
         copies: int = 4,
-        stagger: int = 25,
-        warm_up: int = 50,
-        refractory: int = 75,
+        stagger: int = 12,
+        warm_up: int = 24,
+        refractory: int = 38,
         sample_rate: int | None = None,
     ):
         if network.checkpoints is not None:
