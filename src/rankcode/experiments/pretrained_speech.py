@@ -325,7 +325,7 @@ def main() -> None:
         if best is None or scored.accuracy + scored.twelve > best:
             best, network.rule = scored.accuracy + scored.twelve, Threshold(scored.threshold)
             with torch.no_grad():
-                network.readout.bias[UNKNOWN] -= scored.bias
+                cast("nn.Linear", network.readout).bias[UNKNOWN] -= scored.bias
             save(network.cpu(), given.target)
 
 
