@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch
 import rankcode as rc
 from rankcode.data import feature_cache
 from rankcode.data.feature_cache import Recording, cached_frames, is_cache, open_cache
+from rankcode.data.sources import Packed
 from rankcode.front_ends.audio import LogMel
 from wav_files import read_wav, write_wav
 
@@ -383,3 +385,66 @@ def test_a_missing_package_is_not_blamed_on_the_file(folder, monkeypatch):
         with pytest.raises(ImportError, match=r"rankcode\[audio\]"):
             cached(folder, skip_bad=True)
     assert len(cached(folder, skip_bad=True).left_out) == 1
+
+
+def memory(pid, path):
+    """Of the mapping of a file in a process: all of it that is in memory, and what of that the process has for itself;
+    then the memory of the process that is no file. In bytes."""
+    found, here = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0, "Anonymous": 0}, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            here = line.endswith(str(path))
+        elif here and name[:-1] in found:
+            found[name[:-1]] += 1024 * int(values[0])
+    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    own = found["Private_Clean"] + found["Private_Dirty"] + found["Anonymous"]
+    return found["Rss"], own, 1024 * int(status["RssAnon"].split()[0])
+
+
+def rows_of(path):
+    if path.suffix == ".npy":
+        return rc.tasks.OwnData(str(path)).train
+    frames = open_cache(path)
+    return Packed(frames.values, frames.offsets, frames.lengths, torch.zeros(len(frames.names), dtype=torch.long))
+
+
+def train_on(paths, barrier, results):
+    """Read the rows of each file twice, in shuffled batches, at the same time as another process."""
+    torch.set_num_threads(1)
+    rc.tasks.OwnData.of(np.eye(12), np.arange(12) % 2).train.take(torch.arange(2), "cpu")  # loads what is loaded once
+    for path in paths:
+        file, before = path / "frames.u8" if path.is_dir() else path, memory(os.getpid(), path)[2]
+        rows, grown = rows_of(path), []
+        for number in range(2 * rows.epoch(16)):
+            rows.take(rows.index(number, 16, seed=0), "cpu")
+            if number % 50 == 0:
+                grown.append(memory(os.getpid(), file)[2] - before)
+        barrier.wait(60)
+        results.put((*memory(os.getpid(), file)[:2], max(grown)))
+        barrier.wait(60)
+        del rows
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells the memory of a mapping")
+def test_two_processes_share_mapped_files(tmp_path):
+    """A feature cache and an array of 160 MB each, of which no process has a copy."""
+    size, rows, cache, array = 160_000_000, 4_000, tmp_path / "cache", tmp_path / "large.npy"
+    cache.mkdir()
+    (cache / "frames.u8").write_bytes(np.random.default_rng(0).bytes(size))
+    recordings = [[f"{row}.wav", "word", "train", 1, size // 20 // rows] for row in range(rows)]
+    line = {"format": feature_cache.FORMAT, "key": "", "settings": {}, "bytes": size, "left_out": []}
+    (cache / "index.jsonl").write_text(json.dumps(line | {"recordings": recordings}) + "\n")
+    np.save(array, np.random.default_rng(0).random((rows, size // 4 // rows), np.float32))
+    np.save(tmp_path / "large_labels.npy", np.arange(rows) % 2)
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    children = [context.Process(target=train_on, args=([cache, array], barrier, results)) for _ in range(2)]
+    for child in children:
+        child.start()
+    found = [results.get(timeout=100) for _ in range(4)]
+    for child in children:
+        child.join(60)
+    for mapped, own, grown in found:
+        assert mapped > 0.6 * size  # all training rows
+        assert own < 0.01 * size and grown < 0.35 * size

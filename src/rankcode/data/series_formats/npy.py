@@ -57,10 +57,10 @@ def is_labels(path: Path) -> bool:
 
 
 def _read(path: Path, what: str) -> np.ndarray:
+    """The array, mapped if it is large: processes of a machine share its memory, and it may be larger than that."""
     with open_file(path) as file:
         _checked(file, path, what)
-        file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
+    return np.load(path, mmap_mode="c" if path.stat().st_size > BLOCK_BYTES else None)  # "c": writes stay in memory
 
 
 def _checked(file: BinaryIO, path: Path, what: str) -> None:
