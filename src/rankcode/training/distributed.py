@@ -47,15 +47,18 @@ class Processes:
     def share(self, batch: Batch) -> tuple[Batch, float]:
         """The rows of this process, and the weight of their mean loss: with it, the average over the processes is the
         mean over the whole batch."""
-        rows = len(batch.labels)
         if self.count == 1:
             return batch, 1.0
-        own = torch.arange(rows, device=batch.labels.device)[self.rank :: self.count]
-        weight = len(own) * self.count / rows
-        if len(own) == 0:  # fewer rows than processes: any row, with weight 0
-            own = torch.zeros(1, dtype=torch.long, device=batch.labels.device)
+        own, weight = self.own_rows(torch.arange(len(batch.labels), device=batch.labels.device))
         inputs, labels, lengths = batch
         return Batch(inputs[own], labels[own], None if lengths is None else lengths[own]), weight
+
+    def own_rows(self, index: Tensor) -> tuple[Tensor, float]:
+        """Those of the rows of a batch that belong to this process, and their weight."""
+        own = index[self.rank :: self.count]
+        if len(own) == 0:  # fewer rows than processes: any row, with weight 0
+            return index[:1], 0.0
+        return own, len(own) * self.count / len(index)
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return, or raise, in every process what `make` returns or raises in the first."""

@@ -200,9 +200,14 @@ def _next_share(
 ) -> tuple[Batch, float]:
     """The rows of the next batch that this process trains on, with noise, and their weight; all rows of a loader.
 
-    The noise is that of a single process, whatever the number of processes. Layers such as dropout differ in each.
+    Noise and augmentation are those of a single process, whatever the number of processes: they need all rows of the
+    batch. Layers such as dropout differ in each process.
     """
     config, group, own = state.config, state.group, isinstance(source, Loader)
+    if group.count > 1 and isinstance(source, Rows) and source.augment is None and not config.input_noise:
+        _seed(device, config.seed, state.batch, group.rank)
+        index, weight = group.own_rows(source.index(state.batch, config.batch_size, config.seed))
+        return source.encoded(source.take(index, device)), weight
     _seed(device, config.seed, state.batch, group.rank if own else 0)
     batch = next(data)
     if config.input_noise:
