@@ -207,11 +207,7 @@ class Audio(FrontEnd):
     def rows(self, data: Any, left_out: list[str] | None = None) -> Iterable[tuple[str, Any]]:
         """A file, the sound files in a folder, a waveform [samples], or several of these."""
         if isinstance(data, str | Path):
-            folder = Path(data)
-            names = [folder / name for name in sound_files(folder)] if folder.is_dir() else [folder]
-            if not names:
-                raise BadData(f"there is no sound file in {folder}")
-            return ((str(name), name) for name in names)
+            return _sound_files(Path(data))
         if not isinstance(data, list | tuple) and np.ndim(data) == 2 and np.shape(data)[1] <= MAX_CHANNELS:
             raise ValueError(f"a waveform is [samples], not {list(np.shape(data))}: average its channels first")
         one = not isinstance(data, list | tuple) and np.ndim(data) == 1
@@ -253,6 +249,16 @@ class Audio(FrontEnd):
         mean = share @ value
         std = (share * (value - mean[:, None]).square()).sum(1).sqrt()
         return cls(tuple(mean.tolist()), tuple(std.clamp(min=UNIT).tolist()), log_mel, context)
+
+
+def _sound_files(path: Path) -> Iterator[tuple[str, Path]]:
+    """A file, or those in a folder, each with its name."""
+    found = False
+    for name in sound_files(path) if path.is_dir() else [""]:
+        found = True
+        yield str(path / name), path / name
+    if not found:
+        raise BadData(f"there is no sound file in {path}")
 
 
 def power_of(frames: Tensor) -> Tensor:
