@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from rankcode.data.open_file import open_file
+from rankcode.data.series_formats.parquet import opened
 from rankcode.data.sources import BadData
 
 SUFFIXES = (".txt", ".csv", ".parquet")
@@ -49,18 +50,10 @@ def _csv_column(path: Path) -> Iterator[str]:
 
 
 def _parquet_column(path: Path) -> Iterator[str]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise ImportError(f"reading {path} needs pyarrow: pip install 'rankcode[parquet]'") from None
-    with open_file(path) as file:
-        try:
-            table = parquet.ParquetFile(file)
-            name = table.schema_arrow.names[_column(path, table.schema_arrow.names)[0]]
-            for batch in table.iter_batches(columns=[name]):
-                yield from ("" if value is None else str(value) for value in batch.column(0).to_pylist())
-        except ArrowException:
-            raise BadData(f"{path}: not a Parquet file, or a damaged one") from None
+    with opened(path) as table:
+        name = table.schema_arrow.names[_column(path, table.schema_arrow.names)[0]]
+        for batch in table.iter_batches(columns=[name]):
+            yield from ("" if value is None else str(value) for value in batch.column(0).to_pylist())
 
 
 def _column(path: Path, names: list[str]) -> tuple[int, bool]:

@@ -68,7 +68,7 @@ def test_blocks_give_the_same_rows(name, tmp_path, monkeypatch):
     for module in (npy, parquet):
         monkeypatch.setattr(module, "BLOCK_BYTES", 7 * 24)
     if path.suffix == ".parquet":
-        with parquet._opened(path) as file:
+        with parquet.opened(path) as file:
             cuts = parquet._cuts(path, file, Options(labelled=False))
         assert (cuts is None) == (path.stem in AT_ONCE) and (cuts is None or len(cuts) > 5)
     assert found_in(path) == (rows, left_out)

@@ -20,7 +20,7 @@ from rankcode.data.tables import splits_of, table_of_columns
 
 def read_parquet(path: Path, options: Options) -> dict[str, Series]:
     """Columns of values may have any type of numbers, the others any type."""
-    with _opened(path) as file:
+    with opened(path) as file:
         table = _Records(path, file.read())
     return table.splits(options)
 
@@ -29,7 +29,7 @@ def parquet_blocks(path: Path, options: Options) -> Iterator[Callable[[], Series
     """The same without labels, in blocks of records, if every block can be understood without the others."""
     import pyarrow as pa
 
-    with _opened(path) as file:
+    with opened(path) as file:
         cuts = _cuts(path, file, options)
         if cuts is None:
             yield lambda: read_parquet(path, options)["train"]
@@ -45,7 +45,8 @@ def parquet_blocks(path: Path, options: Options) -> Iterator[Callable[[], Series
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
+    """A file with a column at least, as pyarrow's ParquetFile."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
