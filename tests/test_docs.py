@@ -124,7 +124,7 @@ def test_export(monkeypatch, tmp_path, capsys):
 
 def test_listening(monkeypatch, tmp_path):
     page = run_page("listening.md", monkeypatch, tmp_path)
-    assert page.listener.steps == 99  # the last of a second's steps need the sound after it
+    assert page.listener.steps == 50  # the last of a second's steps need the sound after it
 
 
 def test_serving(monkeypatch, tmp_path, capsys):
@@ -155,7 +155,7 @@ def test_the_limits_on_the_page_are_the_defaults():
 
 def test_the_listening_page_has_the_kept_numbers():
     kept = json.loads((ROOT / "results" / "listening" / "test.json").read_text())
-    defaults = {"policy": "listener", "patience": 25, "threshold": 0.93}
+    defaults = {"policy": "listener", "patience": 12, "threshold": 0.9}
     (point,) = (each for each in kept["points"] if defaults.items() <= each.items())
     text = (ROOT / "docs" / "listening.md").read_text()
     for recall in (*point["recall_by_level"], point["recall"]):

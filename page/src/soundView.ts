@@ -248,7 +248,9 @@ export class SoundView {
         if (this.decided || reading.hops >= hops) break;
         const x = new Float32Array(hop);
         const start = reading.hops * hop - silence_before;
-        x.set(this.samples.slice(Math.max(0, start), Math.max(0, start + hop)), Math.max(0, -start));
+        if (start + hop > 0) {
+          x.set(this.samples.slice(Math.max(0, start), start + hop), Math.max(0, -start));
+        }
         await reading.read(x);
       }
       if (this.decided && this.ended) this.state = "done";

@@ -50,4 +50,4 @@ def test_a_refused_microphone(url, tmp_path):
         page.get_by_text("The browser may not use the microphone. Allow it beside the address").wait_for()
         page.wait_for_selector(f"{SPEAK}[aria-pressed=false]")
         choose(page, stored(tmp_path / "sound.wav", sound(0.2)))
-        assert shown(page)[1] == 21 and page.inner_text(f"{SPEECH} [data-part=error]") == ""
+        assert shown(page)[1] == 11 and page.inner_text(f"{SPEECH} [data-part=error]") == ""

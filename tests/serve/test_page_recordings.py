@@ -38,7 +38,7 @@ def test_a_word_is_recognised_while_it_is_played(browser, url, speech, tmp_path)
             choose(page, stored(tmp_path / f"{word}.wav", samples))
             answer = shown(page)
             assert answer == streamed(speech, as_float(samples)) and answer[0] == word and answer[3]
-            total = 1 + len(samples) // 160
+            total = 1 + len(samples) // speech.front_end.log_mel.hop
             share = f"{100 * (1 - answer[1] / total):.0f} %"
             assert page.inner_text(f"{SPEECH} [data-part=saved]") == share
             assert f"{answer[1]} of {total} steps" in page.inner_text(SPEECH)

@@ -17,9 +17,9 @@ from rankcode.streaming import StreamPool
 
 TRIED_STREAMS = 256
 TRIED_TICKS = 8
-TRIED_SECONDS = 0.03  # of sound in a tick: when there is much to do, ticks take longer and streams read more in each
+TRIED_SECONDS = 0.04  # of sound in a tick: when there is much to do, ticks take longer and streams read more in each
 WARM_UP_SECONDS = 0.3  # of sound, before a stream reads its first step
-SHARE = 0.5  # of the time that streams may take: messages need time too, and a processor is slower when all cores work
+SHARE = 0.7  # of the time that streams may take: messages need time too, and a processor is slower when all cores work
 
 
 def measured_streams(model: ServedModel) -> int:

@@ -23,7 +23,7 @@ class Limits:
     """A connection without a message for so long is closed."""
     stream_seconds: float = 60.0
     """A stream that has not answered after so long is ended."""
-    lag_ms: float = 60.0
+    lag_ms: float = 50.0
     """While messages wait for longer than this until they have been read, new streams are refused."""
     upload_bytes: int = 10 << 20
     """Largest file."""
