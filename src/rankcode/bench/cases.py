@@ -6,7 +6,7 @@ threshold, as in real use: a unit of the network detects a signal, which the inp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -69,8 +69,10 @@ def planted(steps: int, rows: int) -> dict[str, Tensor]:
     return {"all at T": late, "uniform, ordered": even, "uniform, shuffled": shuffled, "all at T/4": early}
 
 
-def make_cases(shape: Shape, engines: tuple[str, ...], device: str) -> dict[Case, Work]:
-    """Conventional training and inference, and every engine with every way of planting spikes."""
+def make_cases(
+    shape: Shape, engines: tuple[str, ...], device: str, ways: Sequence[str] | None = None
+) -> dict[Case, Work]:
+    """Conventional training and inference, and every engine with every way of planting spikes, or with some."""
     torch.manual_seed(0)
     network = shape.network().to(device)
     inputs = torch.randn(shape.batch_size, shape.steps, shape.input_size, device=device)
@@ -79,8 +81,9 @@ def make_cases(shape: Shape, engines: tuple[str, ...], device: str) -> dict[Case
     on_gpu = device.startswith("cuda")
     if not on_gpu:
         _add_detector(network)
-    for spikes, steps in planted(shape.steps, shape.batch_size).items():
-        steps, x = steps.to(device), inputs
+    steps_by_way = planted(shape.steps, shape.batch_size)
+    for spikes in ways or steps_by_way:
+        steps, x = steps_by_way[spikes].to(device), inputs
         rule = FireAt(steps) if on_gpu else Threshold(0.95)
         if not on_gpu:
             x = inputs.clone()

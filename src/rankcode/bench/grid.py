@@ -55,7 +55,7 @@ def grid_shapes(count: int = 64) -> list[Shape]:
 
 def measure_grid(shapes: Iterable[Shape], repeats: int) -> Iterator[GridRow]:
     for shape in shapes:
-        found = measure(shape, ENGINES, "cpu", repeats, progress=False)
+        found = measure(shape, ENGINES, "cpu", repeats, progress=False, ways=SPIKES, memory=False)
         for mode in ("training", "inference"):
             yield _row(shape, mode, [each for each in found if each.mode == mode])
 

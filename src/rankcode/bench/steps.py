@@ -8,7 +8,7 @@ kernel by kernel; to compare two captured steps, divide two ratios.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +39,17 @@ class Measured:
     ideal: float  # steps read ÷ steps
 
 
-def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, progress: bool = True) -> list[Measured]:
-    """Every engine with every way of planting spikes, and conventional training. Times are medians."""
-    cases = make_cases(shape, engines, device)
+def measure(
+    shape: Shape,
+    engines: tuple[str, ...],
+    device: str,
+    repeats: int,
+    progress: bool = True,
+    ways: Sequence[str] | None = None,
+    memory: bool = True,
+) -> list[Measured]:
+    """Every engine with every way of planting spikes, or with some, and conventional training. Times are medians."""
+    cases = make_cases(shape, engines, device, ways)
     times = {case: quartiles(found) for case, found in time_in_turns(cases, repeats, device, progress).items()}
     # Profiling `stepwise` takes minutes: it launches too many kernels.
     profiled = [case for case in cases if case.mode == "training" and case.engine != "stepwise" and not case.captured]
@@ -52,11 +60,12 @@ def measure(shape: Shape, engines: tuple[str, ...], device: str, repeats: int, p
         launched = case._replace(captured=False)  # a captured step takes the same GPU time and memory
         rivals = [each for each in times if _is_rival(each, case)]
         worked = on_gpu.get(launched)
+        saves = memory and case.mode == "training" and not case.captured
         found.append(
             Measured(
                 *(case.mode, shape.batch_size, case.spikes, case.engine, case.precision, case.captured),
                 *(median, low, high),
-                megabytes=megabytes(cases[case], device) if case.mode == "training" and not case.captured else None,
+                megabytes=megabytes(cases[case], device) if saves else None,
                 gpu_milliseconds=worked,
                 ratio=median / min(times[each][0] for each in rivals),
                 gpu_ratio=None if worked is None else worked / min(on_gpu[each] for each in rivals),
