@@ -6,10 +6,14 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import torch
+
 from rankcode.bench.cases import CONVENTIONAL, Mode, Shape
 from rankcode.bench.steps import Measured, measure
+from rankcode.engines import choose
+from rankcode.rules import Threshold
 
-ENGINES = ("auto", "cpu", "whole")
+ENGINES = ("cpu", "whole")
 SPIKES = ("all at T", "uniform, shuffled", "all at T/4")
 MAX_MULTIPLICATIONS = 3e9  # of a batch, forward: a larger one takes more than a second
 NEAR = 1.1  # times the fastest engine
@@ -21,6 +25,7 @@ class GridRow(NamedTuple):
     shape: Shape
     mode: Mode
     milliseconds: float  # of conventional training or inference
+    chosen: str  # the engine that `auto` takes
     ratios: dict[str, tuple[float, ...]]  # of each engine to it, one for each of SPIKES
 
     @property
@@ -31,8 +36,12 @@ class GridRow(NamedTuple):
         return (1.0, 0.6, 0.3) if self.shape.batch_size >= 64 else (1.1, 0.7, 0.4)
 
     @property
+    def auto(self) -> tuple[float, ...]:
+        return self.ratios[self.chosen]
+
+    @property
     def auto_to_fastest(self) -> tuple[float, ...]:
-        return tuple(auto / min(rest) for auto, *rest in zip(*self.ratios.values(), strict=True))
+        return tuple(auto / min(all_) for auto, *all_ in zip(self.auto, *self.ratios.values(), strict=True))
 
 
 def grid_shapes(count: int = 64) -> list[Shape]:
@@ -63,9 +72,11 @@ def measure_grid(shapes: Iterable[Shape], repeats: int) -> Iterator[GridRow]:
 def _row(shape: Shape, mode: Mode, found: list[Measured]) -> GridRow:
     ratio = {(each.engine, each.spikes): each.ratio for each in found}
     conventional = min(each.milliseconds for each in found if each.engine == CONVENTIONAL)
-    return GridRow(
-        shape, mode, conventional, {engine: tuple(ratio[engine, spikes] for spikes in SPIKES) for engine in ENGINES}
-    )
+    inputs = torch.empty(shape.batch_size, shape.steps, shape.input_size)
+    with torch.set_grad_enabled(mode == "training"):
+        chosen = choose(shape.network(), inputs, Threshold()).name
+    ratios = {engine: tuple(ratio[engine, spikes] for spikes in SPIKES) for engine in ENGINES}
+    return GridRow(shape, mode, conventional, chosen, ratios)
 
 
 def grid_table(found: Iterable[GridRow]) -> str:
@@ -75,9 +86,9 @@ def grid_table(found: Iterable[GridRow]) -> str:
     reached, near = [], []
     for row in found:
         shape = row.shape
-        both = row.ratios["auto"], row.auto_to_fastest
+        both = row.auto, row.auto_to_fastest
         ratios, to_fastest = (" / ".join(f"{each:.2f}" for each in part) for part in both)
-        reached += [ratio <= goal for ratio, goal in zip(row.ratios["auto"], row.goals, strict=True)]
+        reached += [ratio <= goal for ratio, goal in zip(row.auto, row.goals, strict=True)]
         near += [each <= NEAR for each in row.auto_to_fastest]
         lines.append(
             f"{shape.cell:<5} {shape.hidden_size:>5} {shape.input_size:>6} {shape.steps:>5} {shape.batch_size:>5} "

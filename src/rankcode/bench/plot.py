@@ -119,7 +119,7 @@ def plot_grid(found: Sequence[GridRow]) -> Figure:
     for axes, mode in zip(panels, ("training", "inference"), strict=True):
         rows = [each for each in found if each.mode == mode]
         for number, spikes in enumerate(SPIKES):
-            ratios = [each.ratios["auto"][number] for each in rows]
+            ratios = [each.auto[number] for each in rows]
             axes.loglog([each.milliseconds for each in rows], ratios, ".", color=COLOURS[number], label=spikes)
         axes.axhline(1, color=GREY, lw=1)
         axes.set(title=mode, xlabel="conventional (ms)", yticks=TICKS, yticklabels=[f"{tick:g}" for tick in TICKS])

@@ -23,7 +23,7 @@ from rankcode.state import map_state
 MAX_BLOCK_VALUES = 2**21  # saved by a block; if the memory of a block is too large, it is mapped anew each time
 MAX_ENDS = 16  # steps at which blocks may end when they are planned
 UNKNOWN_STEPS = 100  # if it is unknown where rows answer, half of them is expected to answer in this many steps
-MAX_SINGLE_BLOCK = 1200  # steps of all rows, which cost more than a block whatever the cell
+MAX_SINGLE_BLOCK = 1500  # steps of all rows, which cost more than a block whatever the cell
 MIN_ROWS_TURNED = 200  # for fewer, a linear layer is as fast either way
 # Readouts of these modules give the same logits each time. A dropout, for example, does not.
 REPEATABLE = {nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid}
@@ -169,8 +169,8 @@ class _Plan:
         self.native = _is_faster_without_onednn(network.cell, inputs)
         onednn = isinstance(network.cell, LSTM) and inputs.dtype == torch.float32 and not self.native
         # Of a block, whatever its size; of a step, whatever the number of rows; of a step of a row.
-        self.block_cost = 250_000 + (0.5 * self.weights if onednn else 0)
-        self.step_cost = 500 if onednn else 10_000
+        self.block_cost = 250_000 + (1.5 * self.weights if onednn else 0)  # oneDNN lays out the weights in every call
+        self.step_cost = (500 if onednn else 8_000) + 0.012 * self.weights
         self.row_cost = 50 + 0.02 * self.weights + (3 if onednn else 9) * units
         if gradients:
             self.block_cost, self.step_cost, self.row_cost = 2 * self.block_cost, 3 * self.step_cost, 4 * self.row_cost
