@@ -105,8 +105,9 @@ def test_patience_and_refractory_time():
 
 
 def test_a_copy_that_starts_anew_in_silence():
-    staggered = np.zeros((listening.COPIES, 100, 3), np.float32)
+    steps = 4 * listening.STAGGER
+    staggered = np.zeros((listening.COPIES, steps, 3), np.float32)
     staggered[..., 0] = np.arange(listening.COPIES)[:, None]  # tells the age
-    staggered[1, :50, -1] = 1.0
-    score = listening._from_silence(Outputs(staggered, np.zeros((100, 3), np.float32)))
+    staggered[1, : steps // 2, -1] = 1.0
+    score = listening._from_silence(Outputs(staggered, np.zeros((steps, 3), np.float32)))
     assert score[:: listening.STAGGER, 0].tolist() == [0, 1, 0, 1]

@@ -58,7 +58,7 @@ def test_listening_is_measured(trained, capsys):
     content = written()
     assert content["split"] == "test" and set(content["hours"]) == {"keywords", "other words", "noise"}
     first = content["points"][0]
-    assert (first["policy"], first["patience"]) == ("listener", 25) and 0 <= first["recall"] <= 1
+    assert (first["policy"], first["patience"]) == ("listener", 12) and 0 <= first["recall"] <= 1
     assert capsys.readouterr().out.startswith("policy ")
     with pytest.raises(SystemExit, match="no class of the network is a word of the tracks"):
         main([*arguments, "--model", str(trained / "sound-run")])
