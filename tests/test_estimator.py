@@ -6,6 +6,7 @@ import numpy as np
 import pandas
 import polars
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -217,3 +218,19 @@ def test_frames_in_long_form(frame_of, tmp_path):
     assert by_name.columns_.values == ("a", "b") and arrays.columns_ is None
     with pytest.raises(ValueError, match="it has no column 'b'"):
         by_name.predict(frame_of({name: table[name] for name in ("id", "time", "a")}))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_network_that_was_moved_to_a_gpu_gives_the_same_answers(fitted):
+    x, y = series(100, seed=1)
+    expected, curve = fitted.decide(x), fitted.tradeoff(x, y)
+    moved = pickle.loads(pickle.dumps(fitted))
+    moved.network_.cuda()
+    found = moved.decide(x)
+    for part, same in zip(found[:3], expected[:3], strict=True):
+        assert torch.equal(part, same)
+    torch.testing.assert_close(found.probabilities, expected.probabilities)
+    assert (moved.predict_full(x) == fitted.predict_full(x)).all()
+    assert moved.tradeoff(x, y).accuracy == curve.accuracy
+    assert moved.plot(x, y).axes

@@ -210,11 +210,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         return loaded
 
     def _decide(self, values: torch.Tensor, lengths: torch.Tensor, rule: Any) -> Decision:
-        return decide(self.network_, self._inputs(values), lengths, rule)
+        return Decision(*(part.cpu() for part in decide(self.network_, self._inputs(values), lengths, rule)))
 
     def _inputs(self, values: torch.Tensor) -> torch.Tensor:
         front_end: Any = self.network_.front_end
-        return front_end(values)[0].float()
+        return front_end(values)[0].float().to(next(self.network_.parameters()).device)
 
     def _series(self, X: Any, y: Any, reset: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """X as [rows, steps, channels], padded, the lengths, and y as an array."""

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from rankcode import decide
-from rankcode.rules import Never
+from rankcode.rules import Never, Threshold
 from rankcode.training import fit_kernels as kernels
 from rankcode.training.fit_kernels import _Regression, features_at, fit_kernels
 
@@ -97,3 +97,33 @@ def test_eigenvalues_are_computed_in_float64(monkeypatch):
     inputs = torch.randn(kernels.MAX_FLOAT64_ROWS + 20, 12, 1)
     fit_kernels(inputs, torch.full((len(inputs),), 12), torch.arange(len(inputs)) % 2, 2)
     assert set(types) == {torch.float64}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("rows", "tolerance"), [(60, 1e-6), (240, 2e-3)])  # regressions in float64 and in float32
+def test_a_fit_on_a_gpu_is_that_on_the_cpu(rows, tolerance):
+    inputs, labels = waves(rows)
+    inputs = torch.cat([inputs, inputs.flip(0), inputs.square()], 2)
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(30, 61, (rows,), generator=generator)
+    weights = 0.5 + torch.rand(rows, generator=generator)
+    fits = {
+        device: fit_kernels(*(part.to(device) for part in (inputs, lengths, labels)), 2, weights, 1, 500)
+        for device in ("cpu", "cuda")
+    }
+    assert fits["cuda"].left_out.is_cuda
+    for name, buffer in fits["cpu"].network.cell.named_buffers():
+        torch.testing.assert_close(fits["cuda"].network.cell.get_buffer(name).cpu(), buffer)
+    torch.testing.assert_close(fits["cuda"].left_out.cpu(), fits["cpu"].left_out, rtol=0, atol=tolerance)
+    new, _ = waves(50, seed=1)
+    new = torch.cat([new, new.flip(0), new.square()], 2)
+    whole, early = (
+        [decide(fit.network, new.to(device), rule=rule) for device, fit in fits.items()]
+        for rule in (Never(), Threshold(0.9))
+    )
+    torch.testing.assert_close(whole[1].probabilities.cpu(), whole[0].probabilities, rtol=0, atol=tolerance)
+    assert early[1].steps.is_cuda and len(early[0].steps.unique()) > 3
+    if rows == 60:
+        assert torch.equal(early[1].steps.cpu(), early[0].steps)
+        assert torch.equal(early[1].label.cpu(), early[0].label)

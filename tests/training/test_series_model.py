@@ -1,5 +1,6 @@
 """The model for a set of series: which network is taken, and what it is compared with."""
 
+import pytest
 import torch
 
 from rankcode.stopping import Wish
@@ -42,3 +43,16 @@ def test_the_scale_is_that_of_all_real_steps():
     front_end = weighted_standardise(series, weights)
     torch.testing.assert_close(torch.tensor(front_end.mean[0]), torch.cat(steps).mean())
     torch.testing.assert_close(torch.tensor(front_end.std[0]), torch.cat(steps).std(correction=0))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("model", ["kernels", "recurrent"])
+def test_a_model_fitted_on_a_gpu_is_on_the_cpu_afterwards(model, few_updates):
+    found = fit_series(steps_up(60), ("flat", "up"), Wish(), model, device="cuda")
+    assert not any(part.is_cuda for part in found.network.state_dict().values())
+    assert found.tuning.expected.accuracy == 1.0 and 4.5 < found.tuning.expected.mean_steps < 9
+    if model == "kernels":
+        same = fit_series(steps_up(60), ("flat", "up"), Wish(), model, device="cpu")
+        torch.testing.assert_close(found.held_out.probabilities, same.held_out.probabilities, rtol=0, atol=1e-6)
+        assert found.tuning.expected == same.tuning.expected

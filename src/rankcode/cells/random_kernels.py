@@ -27,6 +27,7 @@ PLACES = tuple(combinations(range(TAPS), 3))  # of the three taps of 2: one kern
 RESOLUTION, LARGEST = 2.0**10, 64.0
 MAX_CHANNELS = 9  # of one kernel: 9 channels and 9 taps sum up to less than 2¹³, 23 bits at this resolution
 MAX_COUNTS, MAX_VALUES = 2**18, 2**19  # computed at once: they stay in the processor's cache
+GPU_FACTOR = 2**7  # a GPU computes so many times as much at once: it has to be kept busy
 MAX_DRAWN = 2**18  # inputs of the kernels whose biases are drawn at once
 MAX_DILATIONS = 11  # the longest kernels reach over 8,192 steps: the memory of a stream has a bound
 MIN_PREFIX = 4  # steps, or a tenth of the longest row: biases are drawn from at least these
@@ -100,7 +101,7 @@ class RandomKernels(nn.Module):
     @torch.no_grad()
     def forward_block(self, inputs: Tensor, state: RandomKernelsState) -> tuple[Tensor, RandomKernelsState]:
         """Several steps [rows, steps, channels] at once: the features after the last of them, and the state."""
-        size = max(1, MAX_COUNTS // self.biases.numel())
+        size = max(1, _scaled(MAX_COUNTS, inputs) // self.biases.numel())
         if torch.compiler.is_exporting() or len(inputs) <= size:  # a graph is for any number of rows
             state = self._read(inputs, state)
         else:
@@ -116,7 +117,7 @@ class RandomKernels(nn.Module):
         above = torch.empty_like(counts)
         first_steps = self._kernels[1]
         exporting = torch.compiler.is_exporting()
-        size = length if exporting else max(1, MAX_VALUES // (len(inputs) * self.num_kernels))
+        size = length if exporting else max(1, _scaled(MAX_VALUES, inputs) // (len(inputs) * self.num_kernels))
         for begin in range(0, length, size):
             end = min(begin + size, length)
             values = self._values(known[:, begin : self.reach + end])
@@ -195,7 +196,9 @@ class RandomKernels(nn.Module):
         size = (uniform(self.num_kernels) * math.log2(min(self.input_size, MAX_CHANNELS) + 1)).exp2().long()
         self.reads.copy_(uniform(self.num_kernels, self.input_size).argsort(1).argsort(1) < size[:, None])
         # Rows in an order that depends on their values alone.
-        order = (inputs.double().flatten(1) @ uniform(inputs.shape[1] * inputs.shape[2])).argsort()
+        projection = uniform(inputs.shape[1] * inputs.shape[2]).to(inputs.device)
+        order = (inputs.double().flatten(1) @ projection).cpu().argsort()
+        lengths, weights = lengths.cpu(), weights.cpu()
         shares = weights.double()[order].cumsum(0)
         rows = order[torch.searchsorted(shares, uniform(self.num_kernels) * shares[-1]).clamp(max=len(order) - 1)]
         shortest = lengths[rows].clamp(max=max(MIN_PREFIX, round(0.1 * int(lengths.max()))))
@@ -203,7 +206,7 @@ class RandomKernels(nn.Module):
         levels = (torch.arange(1, self.biases.numel() + 1) * GOLDEN_RATIO % 1).view(self.num_kernels, -1)
 
         step = torch.arange(inputs.shape[1], device=inputs.device)
-        at_once = max(1, MAX_DRAWN // (inputs.shape[1] * self.input_size))
+        at_once = max(1, _scaled(MAX_DRAWN, inputs) // (inputs.shape[1] * self.input_size))
         for part in torch.arange(self.num_kernels).split(at_once):
             state = self.initial_state(len(part))
             known = torch.cat([state.past, self._signals(inputs[rows[part]], state)], 1)
@@ -227,6 +230,10 @@ class RandomKernels(nn.Module):
         signal = (kind // self.num_dilations).to(taps.device)[:, None, None]
         found = known[row, places, signal]  # [kernels, steps, taps, channels]
         return torch.einsum("ksi,ki->ks", found.flatten(2), weights[kind, :, place])
+
+
+def _scaled(limit: int, inputs: Tensor) -> int:
+    return limit * GPU_FACTOR if inputs.is_cuda else limit
 
 
 def rounded(values: Tensor) -> Tensor:

@@ -193,7 +193,8 @@ class Train:
         say(task.summary(), file=sys.stderr)
         say_left_out(task.left_out)
         folder = given.get("folder") or str(free_folder(Path("runs") / data_name(self.task)))
-        found = fit_task(task, wish, self.model, given.get("seed", 0), folder, given.get("progress", True))
+        options = {name: given[name] for name in ("progress", "device") if name in given}
+        found = fit_task(task, wish, self.model, given.get("seed", 0), folder, **options)
         tuning, name = found.tuning, shlex.quote(folder)
         say(f"fitted {found.model} to {len(found.held_out.labels):,} rows; on rows that were left out:")
         say(f"  {tuning}")

@@ -52,9 +52,10 @@ def fit_kernels(
     num_counts: int = NUM_COUNTS,
     progress: bool = False,
 ) -> KernelFit:
-    """Fit to rows [rows, steps, channels] on a common scale. `weights` [rows]: how much each counts, by default 1."""
+    """Fit to rows [rows, steps, channels] on a common scale, on their device. `weights` [rows]: how much each counts,
+    by default 1."""
     weights = torch.ones(len(inputs)) if weights is None else weights
-    weights = weights.to(inputs.device, torch.float64)
+    weights, lengths, labels = weights.double().to(inputs.device), lengths.to(inputs.device), labels.to(inputs.device)
     steps = int(lengths.max())
     cell = RandomKernels.for_length(inputs.shape[2], steps, num_counts).to(inputs.device)
     generator = torch.Generator().manual_seed(seed)

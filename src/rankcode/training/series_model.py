@@ -28,6 +28,7 @@ from rankcode.stopping.traces import Traces, traces_of
 from rankcode.tasks import OwnData
 from rankcode.training.baselines import nearest_neighbour
 from rankcode.training.config import Training
+from rankcode.training.distributed import own_device
 from rankcode.training.fit_kernels import fit_kernels
 from rankcode.training.loop import fit
 from rankcode.training.recipes import recipe
@@ -38,7 +39,7 @@ MANY_ROWS = (
     2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs/compare.md)
 )
 VALIDATION_SHARE = 0.2
-PARALLEL_ROWS = 1000  # for fewer, a second thread costs more than it gains, above all on a busy machine
+PARALLEL_ROWS = 1000  # for fewer, a second thread or a GPU costs more than it gains, above all on a busy machine
 
 
 class LabelledSeries(NamedTuple):
@@ -73,9 +74,10 @@ def fit_series(
     validation: LabelledSeries | None = None,
     seed: int = 0,
     progress: bool = False,
+    device: str = "auto",
 ) -> SeriesModel:
-    """Fit a network and its rule. Without `validation`, kernels use left-out predictions and a recurrent network sets a
-    fifth of the rows aside."""
+    """Fit a network, which is on the CPU afterwards, and its rule. Without `validation`, kernels use left-out
+    predictions and a recurrent network sets a fifth of the rows aside."""
     if model not in ("auto", "kernels", "recurrent"):
         raise ValueError(f"model must be auto, kernels or recurrent, not {model!r}")
     if len(names) < 2:
@@ -90,8 +92,11 @@ def fit_series(
     held = None if validation is None else validation._replace(values=front_end(validation.values)[0].float())
 
     def kernels(rows: LabelledSeries, own: Tensor, held: LabelledSeries | None) -> tuple[Network, Tuning, Traces]:
-        found = fit_kernels(*rows, len(names), own, seed, progress=progress)
-        traces = Traces(found.left_out, found.left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
+        on = own_device("cpu" if device == "auto" and len(rows.labels) < PARALLEL_ROWS else device)
+        values, lengths, labels = (part.to(on) for part in rows)
+        found = fit_kernels(values, lengths, labels, len(names), own, seed, progress=progress)
+        left_out = found.left_out.cpu()
+        traces = Traces(left_out, left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
         if held is not None:
             traces = traces_of(found.network, (held.values, held.labels, held.lengths))
         return found.network, tune_on(traces, wish, "optimal", calibrate=held is not None), traces
@@ -103,7 +108,7 @@ def fit_series(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = standard_network(_Shape(rows, len(names)), settings.cell, settings.hidden_size)
-        training = Training(seed=seed, progress=progress)
+        training = Training(seed=seed, progress=progress, device=device)
         fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(held))
         traces = traces_with_axis(network, _arrays(held))
         return network, tune_on(traces, wish), traces
@@ -123,7 +128,7 @@ def fit_series(
             if other[1].worth >= tuning.worth:
                 chosen = "kernels"
                 network, tuning, traces = kernels(ready, weights, held) if held is None else other
-    network.front_end, network.label_names, network.rule = front_end, names, tuning.rule
+    network.cpu().front_end, network.label_names, network.rule = front_end, names, tuning.rule
     majority = float((torch.bincount(ready.labels, weights).max() / weights.sum()).item())
     return SeriesModel(
         network, tuning, chosen, traces, majority, nearest_neighbour(Batch(ready.values, ready.labels, ready.lengths))
@@ -154,7 +159,15 @@ def weighted_standardise(series: LabelledSeries, weights: Tensor) -> Standardise
     return Standardise(tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def fit_task(task: OwnData, wish: Wish, model: ModelName, seed: int, folder: str, progress: bool = True) -> SeriesModel:
+def fit_task(
+    task: OwnData,
+    wish: Wish,
+    model: ModelName,
+    seed: int,
+    folder: str,
+    progress: bool = True,
+    device: str = "auto",
+) -> SeriesModel:
     """Fit to the training and validation rows of a user's series, and keep the model in a run folder."""
     parts = [
         split.take(torch.arange(split.size), "cpu") for split in (task.train, task.validation) if split is not None
@@ -170,7 +183,7 @@ def fit_task(task: OwnData, wish: Wish, model: ModelName, seed: int, folder: str
     with closing(RunFolder(folder)) as run:
         run.begin({"task": describe(task)}, resume=False)
         try:
-            found = fit_series(rows, task.label_names, wish, model, seed=seed, progress=progress)
+            found = fit_series(rows, task.label_names, wish, model, seed=seed, progress=progress, device=device)
             found.network.front_end = cast(Standardise, found.network.front_end).reading(task.columns)
             fitted = {"model": found.model, "wish": wanted, "seed": seed}
             run.write_fitted({"network": describe(found.network), "fit": fitted}, found.network, found.held_out)
