@@ -71,6 +71,17 @@ def test_it_learns_what_can_be_known_at_each_step_and_knows_how_well():
     assert confidence < 0.75  # before the classes differ
 
 
+def test_the_answer_for_a_row_does_not_depend_on_its_place_in_the_batch():
+    inputs, labels = waves(30)
+    network = fit_kernels(inputs, torch.full((30,), 60), labels, 3, num_counts=500).network
+    new, _ = waves(21, seed=1)
+    expected = decide(network, new, rule=Threshold(0.9))
+    for seed in range(10):
+        order = torch.randperm(21, generator=torch.Generator().manual_seed(seed))
+        for part, same in zip(decide(network, new[order], rule=Threshold(0.9)), expected, strict=True):
+            assert torch.equal(part, same[order])
+
+
 def test_predictions_at_checkpoints_are_those_of_the_network():
     inputs, labels = waves(30)
     lengths = torch.randint(3, 61, (30,), generator=torch.Generator().manual_seed(0))
