@@ -74,7 +74,7 @@ def test_nan_in_padding_does_no_harm(way):
     way(network(), bad, torch.tensor([6, 6, 3]))
 
 
-@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole"])
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole", "graphs"])
 def test_only_what_was_read_is_refused(engine):
     bad = inputs()
     bad[0, 3] = math.nan

@@ -40,7 +40,7 @@ def padded(steps=6):
     return torch.arange(steps) >= LENGTHS[:, None]
 
 
-@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole"])
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole", "graphs"])
 def test_a_trace_holds_what_was_decided_at_the_spike(engine):
     network, inputs = network_and_inputs()
     decision = rc.decide(network, inputs, LENGTHS, rc.Threshold(0.7), engine=engine)
@@ -143,7 +143,7 @@ def test_no_gradients():
 
 
 @pytest.mark.parametrize("junk", [100.0, torch.nan, torch.inf])
-@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole"])
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole", "graphs"])
 def test_inputs_past_the_answer_change_nothing(engine, junk):
     network, inputs = network_and_inputs()
     decision = rc.decide(network, inputs, LENGTHS, rc.Threshold(0.7), engine=engine)

@@ -177,7 +177,7 @@ def make(kind, outputs, dtype, rows, steps, seed, scale=2.0):
 
 def engines_for(network):
     fused = type(network.cell) in (rc.cells.LSTM, rc.cells.GRU)
-    return ["reference", "stepwise", "whole", *(["cpu"] if fused else [])]
+    return ["reference", "stepwise", "whole", "graphs", *(["cpu"] if fused else [])]
 
 
 def compare(kind, network, inputs, labels, lengths, objective, theta, beta):
@@ -277,7 +277,7 @@ def test_edges(edge, kind):
                 assert holds(read, fired, data[-1])
 
 
-@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole"])
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "whole", "graphs"])
 def test_probabilities_are_those_of_the_answer(engine):
     network, inputs, _, lengths = make("lstm", 5, torch.float64, rows=10, steps=7, seed=2)
     decision = rc.decide(network, inputs, lengths, rc.Threshold(0.97), engine=engine)

@@ -20,8 +20,8 @@ def few_cases(monkeypatch):
 
 def test_every_engine_of_this_machine_is_checked_and_agrees(few_cases):
     found = list(check_engines("cpu"))
-    assert {each.engine for each in found} == {"stepwise", "whole", "cpu"}
-    assert len(few_cases) == 4 and len(found) == len(few_cases) * 4
+    assert {each.engine for each in found} == {"stepwise", "whole", "cpu", "graphs"}
+    assert len(few_cases) == 4 and len(found) == len(few_cases) * 5
     assert all(each.wrong == "" and each.differing == 0 for each in found)
     assert all(0 <= each.gradients <= TOLERANCES[each.precision].gradients for each in found)
 
@@ -62,7 +62,7 @@ def test_an_engine_that_raises_an_error_is_wrong(few_cases, monkeypatch, capsys)
 
 def test_an_engine_that_cannot_run_a_case_is_not_checked_on_it(few_cases, monkeypatch):
     monkeypatch.setitem(ENGINES, "cpu", SimpleNamespace(can_run=lambda *given: "too small", run=broken))
-    assert {each.engine for each in check_engines("cpu") if not each.wrong} == {"stepwise", "whole"}
+    assert {each.engine for each in check_engines("cpu") if not each.wrong} == {"stepwise", "whole", "graphs"}
 
 
 def test_products_run_in_the_precision_asked_for():
@@ -82,7 +82,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 @on_a_gpu
 def test_every_engine_agrees_on_a_gpu():
     found = list(check_engines("cuda"))
-    assert {each.engine for each in found} == {"stepwise", "whole", "triton"}
+    assert {each.engine for each in found} == {"stepwise", "whole", "graphs", "triton"}
     assert not [each for each in found if each.wrong]
 
 

@@ -12,7 +12,7 @@ from live_networks import FirstFeatures
 from rankcode import cells
 from rankcode.engines import run
 
-ENGINES = ("reference", "stepwise", "whole", "cpu")  # the engine triton: see test_triton.py
+ENGINES = ("reference", "stepwise", "whole", "cpu", "graphs")  # the engine triton: see test_triton.py
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 

@@ -119,7 +119,7 @@ def runnable(shape: Shape, device: str) -> Iterator[str]:
     """The engines that can run here, without those that are not meant to be fast."""
     network, inputs = shape.network().to(device), torch.zeros(1, 1, shape.input_size, device=device)
     for engine in ENGINES:
-        slow = engine == "reference" or (engine == "triton" and device == "cpu")  # on a CPU, Triton is interpreted
+        slow = engine == "reference" or (engine in ("triton", "graphs") and device == "cpu")  # they are for GPUs
         if not slow and ENGINES[engine].can_run(network, inputs, Never()) is None:
             yield engine
 

@@ -144,35 +144,52 @@ class Rows(ABC):
         return self._shuffled[1][part * batch_size : (part + 1) * batch_size]
 
     @abstractmethod
-    def take(self, index: Tensor, device: Device) -> Batch:
-        """These rows as they are stored, on the device."""
+    def take(self, index: Tensor, device: Device, longest: int | None = None) -> Batch:
+        """These rows as they are stored, on the device. `longest` is the length of the longest, where rows differ, so
+        that an index on a GPU need not be read."""
+
+    def longest(self, index: Tensor) -> int | None:
+        """The length of the longest of these rows, if they are stored in different lengths."""
+        return None
+
+    @abstractmethod
+    def columns(self) -> list[Tensor]:
+        """All that `take` reads."""
+
+    def is_on(self, device: Device) -> bool:
+        """Whether the rows are kept on the device, to which they are copied if it is a GPU and they fit."""
+        return all(column.device.type == torch.device(device).type for column in self._on(device))
 
     def raw(self, row: int) -> Any:
         """One row as a front end reads it: by default as it is stored."""
         stored, _, lengths = self.take(torch.tensor([row]), "cpu")
         return stored[0] if lengths is None else stored[0, : lengths[0]]
 
-    def _on(self, device: Device, *columns: Tensor) -> tuple[Tensor, ...]:
+    def _on(self, device: Device) -> list[Tensor]:
         """The columns on a GPU, to which they are copied once, if they fit; otherwise the columns as they are."""
-        device = torch.device(device)
+        device, columns = torch.device(device), self.columns()
         if device.type != "cuda":
             return columns
         device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         if str(device) not in self._fits:
             needed = sum(column.nbytes for column in columns if str(device) not in _COPIES.get(column, {}))
             self._fits[str(device)] = needed < torch.cuda.mem_get_info(device)[0] / 2
-        return tuple(copy_on(column, device) for column in columns) if self._fits[str(device)] else columns
+        return [copy_on(column, device) for column in columns] if self._fits[str(device)] else columns
 
     def epoch(self, batch_size: int) -> int:
         return -(-self.size // batch_size)
 
+    def batch(self, number: int, batch_size: int, seed: int, device: Device) -> Batch:
+        """The training batch `number`."""
+        inputs, labels, lengths = self.take(self.index(number, batch_size, seed), device)
+        if self.augment is not None:
+            generator = seeded(device, seed, *divmod(number, self.epoch(batch_size)), 3)
+            inputs = self.augment(inputs, lengths, generator)
+        return self.encoded(Batch(inputs, labels, lengths))
+
     def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
         for number in count(start):
-            inputs, labels, lengths = self.take(self.index(number, batch_size, seed), device)
-            if self.augment is not None:
-                generator = seeded(device, seed, *divmod(number, self.epoch(batch_size)), 3)
-                inputs = self.augment(inputs, lengths, generator)
-            yield self.encoded(Batch(inputs, labels, lengths))
+            yield self.batch(number, batch_size, seed, device)
 
     def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
         for index in torch.arange(self.size).split(batch_size):
@@ -196,14 +213,14 @@ class Arrays(Rows):
 
     def fingerprint(self) -> str:
         """Changes with the data."""
-        flat = (column.detach().cpu().contiguous().flatten().view(torch.uint8) for column in self._columns())
+        flat = (column.detach().cpu().contiguous().flatten().view(torch.uint8) for column in self.columns())
         return digest(column.numpy() for column in flat)
 
-    def _columns(self) -> list[Tensor]:
+    def columns(self) -> list[Tensor]:
         return [column for column in (self.inputs, self.labels, self.lengths) if column is not None]
 
-    def take(self, index: Tensor, device: Device) -> Batch:
-        taken = (column[sent(index, column.device)] for column in self._on(device, *self._columns()))
+    def take(self, index: Tensor, device: Device, longest: int | None = None) -> Batch:
+        taken = (column[sent(index, column.device)] for column in self._on(device))
         return Batch(*(sent(column, device) for column in taken))
 
 
@@ -220,9 +237,15 @@ class Packed(Rows):
         self.labels = _column("labels", labels, self.size)
         self.offsets, self.lengths = _column("offsets", offsets, self.size), _column("lengths", lengths, self.size)
 
-    def take(self, index: Tensor, device: Device) -> Batch:
-        longest = int(self.lengths[index].max())
-        values, offsets, lengths, labels = self._on(device, self.values, self.offsets, self.lengths, self.labels)
+    def longest(self, index: Tensor) -> int:
+        return int(self.lengths[index].max())
+
+    def columns(self) -> list[Tensor]:
+        return [self.values, self.offsets, self.lengths, self.labels]
+
+    def take(self, index: Tensor, device: Device, longest: int | None = None) -> Batch:
+        longest = self.longest(index) if longest is None else longest
+        values, offsets, lengths, labels = self._on(device)
         index = sent(index, values.device)
         lengths = lengths[index]
         # A padded step repeats the last step of its row, and is never read.

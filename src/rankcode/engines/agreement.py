@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rankcode import cells
-from rankcode.engines import ENGINES, Run, run
+from rankcode.decision import Decision
+from rankcode.engines import ENGINES, run
 from rankcode.network import Network
 from rankcode.rules import FireAt, Never, Rule, StepThresholds, Threshold
 
@@ -33,7 +34,11 @@ TOLERANCES = {
     "tf32": Tolerance(1e-2, 3e-2, "10 bits of mantissa in matrix multiplications, the readout's included"),
     "bfloat16": Tolerance(1e-1, 1.5e-1, "7 bits of mantissa in matrix multiplications and saved activations"),
 }
-PRECISIONS = {"triton": ("float32", "tf32", "bfloat16"), "whole": ("float64", "float32", "tf32")}
+PRECISIONS = {
+    "triton": ("float32", "tf32", "bfloat16"),
+    "whole": ("float64", "float32", "tf32"),
+    "graphs": ("float64", "tf32", "bfloat16"),
+}
 
 
 class Checked(NamedTuple):
@@ -59,6 +64,7 @@ def check_engines(device: str) -> Iterator[Checked]:
     """Every case with every engine that can run it on the device. An engine that raises an error is wrong."""
     on_gpu = device.startswith("cuda")
     for case in _cases():
+        expected = _Result(case, copy.deepcopy(case.network).double(), case.inputs.double(), "reference", "float64")
         for engine in ENGINES:
             if engine == "reference" or (engine == "triton" and not on_gpu):
                 continue
@@ -71,55 +77,60 @@ def check_engines(device: str) -> Iterator[Checked]:
                     if ENGINES[engine].can_run(network, inputs, case.rule) is not None:
                         continue
                 try:
-                    yield _checked(case, network, inputs, engine, precision)
+                    yield _checked(expected, _Result(case, network, inputs, engine, precision))
                 except Exception as error:
                     wrong = f"raised {type(error).__name__}: {error}"
                     yield Checked(engine, precision, case.name, math.nan, math.nan, 0, wrong)
 
 
-def _checked(case: _Case, network: Network, inputs: Tensor, engine: str, precision: str) -> Checked:
-    device = inputs.device
-    lengths, results = case.lengths.to(device), []
-    exact = copy.deepcopy(network).double(), inputs.double()
-    for own, x, name, digits in ((*exact, "reference", "float64"), (network, inputs, engine, precision)):
-        x = x.clone().requires_grad_()
-        with products_in(digits, x.is_cuda):
-            results.append((run(own, x, lengths, case.rule, case.keep, name), own, x))
-    expected, got = (result for result, _, _ in results)
+class _Result:
+    """What an engine gives: on the CPU, in float64."""
+
+    def __init__(self, case: _Case, network: Network, inputs: Tensor, engine: str, precision: str):
+        self.case, self.network, self.engine, self.precision = case, network, engine, precision
+        self.inputs = inputs.clone().requires_grad_()
+        lengths = case.lengths.to(inputs.device)
+        with products_in(precision, inputs.is_cuda):
+            self.run = run(network, self.inputs, lengths, case.rule, case.keep, engine)
+        self.decision = Decision(*(part.cpu() for part in self.run.decision))
+
+    def compared(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The logits of these rows, and the gradients of a sum over them."""
+        row, step = self.run.row.cpu(), self.run.step.cpu()
+        order = (row * (int(self.case.lengths.max()) + 1) + step).argsort()
+        order = order[rows[row[order]]]
+        logits = self.run.logits[order.to(self.inputs.device)].double()
+        weight = torch.linspace(-1, 1, logits.shape[1], dtype=torch.float64) / (1 + step[order, None])
+        with products_in(self.precision, self.inputs.is_cuda):
+            found = torch.autograd.grad(
+                (logits * weight.to(logits.device)).sum(), [*self.network.parameters(), self.inputs], retain_graph=True
+            )
+        return logits.detach().cpu(), [part.double().cpu() for part in found]
+
+
+def _checked(expected: _Result, got: _Result) -> Checked:
     same = expected.decision.steps == got.decision.steps
-    tolerance = TOLERANCES[precision]
-    wrong = _wrong_steps(case, expected, got, same, tolerance.values)
-    logits, gradients = [], []
-    for (result, own, x), digits in zip(results, ("float64", precision), strict=True):
-        order = (result.row * (int(lengths.max()) + 1) + result.step).argsort()
-        order = order[same[result.row[order]]]
-        kept = result.logits[order].double()
-        weight = torch.linspace(-1, 1, kept.shape[1], dtype=torch.float64, device=device) / (
-            1 + result.step[order, None]
-        )
-        logits.append(kept.detach())
-        with products_in(digits, x.is_cuda):
-            found = torch.autograd.grad((kept * weight).sum(), [*own.parameters(), x])
-        gradients.append([part.double() for part in found])
-    values = (logits[0] - logits[1]).abs().max().item() if len(logits[0]) else 0.0
-    norms = [(a - b).norm() / a.norm().clamp(min=1e-12) for a, b in zip(*gradients, strict=True)]
+    tolerance = TOLERANCES[got.precision]
+    wrong = _wrong_steps(got.case.rule, expected.decision, got.decision, same, tolerance.values)
+    (logits, gradients), (got_logits, got_gradients) = expected.compared(same), got.compared(same)
+    values = (logits - got_logits).abs().max().item() if len(logits) else 0.0
+    norms = [(a - b).norm() / a.norm().clamp(min=1e-12) for a, b in zip(gradients, got_gradients, strict=True)]
     worst = torch.stack(norms).amax().item()  # NaN if any is
     if not wrong and not (values <= tolerance.values and worst <= tolerance.gradients):
         wrong = f"differs by more than {tolerance.values:g} in logits or {tolerance.gradients:g} in gradients"
-    return Checked(engine, precision, case.name, values, worst, int((~same).sum()), wrong)
+    return Checked(got.engine, got.precision, got.case.name, values, worst, int((~same).sum()), wrong)
 
 
-def _wrong_steps(case: _Case, expected: Run, got: Run, same: Tensor, tolerance: float) -> str:
+def _wrong_steps(rule: Rule, expected: Decision, got: Decision, same: Tensor, tolerance: float) -> str:
     """What is wrong if a row answered at another step although no activation was near its threshold."""
-    label = expected.decision.label == got.decision.label
-    if bool((same & ~label).any()) or bool((same & (expected.decision.fired != got.decision.fired)).any()):
+    if bool((same & ((expected.label != got.label) | (expected.fired != got.fired))).any()):
         return "labels differ"
     if not bool((~same).any()):
         return ""
-    if not isinstance(case.rule, Threshold):
+    if not isinstance(rule, Threshold):
         return "steps differ"
-    highest = torch.stack([part.decision.probabilities.double().amax(1) for part in (expected, got)])
-    near = ((highest - case.rule.threshold).abs() < max(tolerance, 1e-6)).any(0)
+    highest = torch.stack([part.probabilities.double().amax(1) for part in (expected, got)])
+    near = ((highest - rule.threshold).abs() < max(tolerance, 1e-6)).any(0)
     return "" if bool((same | near).all()) else "steps differ"
 
 

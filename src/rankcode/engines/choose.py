@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from rankcode.engines import blockwise, cpu, reference, stepwise, triton, whole
+from rankcode.engines import blockwise, cpu, graphs, reference, stepwise, triton, whole
 from rankcode.engines.run import Engine, Keep, Run, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -18,6 +18,7 @@ ENGINES: dict[str, Engine] = {
     "blockwise": blockwise,
     "whole": whole,
     "cpu": cpu,
+    "graphs": graphs,
     "triton": triton,
 }
 
@@ -49,6 +50,8 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if reads_sequences(network) and whole.can_run(network, inputs, rule) is None:
             reason = f"on a GPU PyTorch's own kernels are faster than a loop over steps; not triton: {why_not}"
             return Choice("whole", reason)
+        if graphs.can_run(network, inputs, rule) is None and not graphs.has_failed(network):
+            return Choice("graphs", "blocks of steps as CUDA graphs, between which rows that have answered leave")
     if cpu.can_run(network, inputs, rule) is None:
         if cpu.is_single_block(network, inputs):
             return Choice("whole", "so little work that leaving out steps saves nothing")

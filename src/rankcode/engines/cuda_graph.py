@@ -53,6 +53,7 @@ class CudaGraphs:
                 self.graphs[key] = self._capture(tensors)
             except RuntimeError as error:
                 self.failed = True
+                _end_capture()
                 self.undo()
                 reason = str(error).splitlines()[0]
                 warnings.warn(
@@ -79,6 +80,12 @@ class CudaGraphs:
             self.work(*arguments)
         self.pool = graph.pool()
         return _Captured(graph, arguments, constants)
+
+
+def _end_capture() -> None:
+    """After a capture that failed: the generator of random numbers would still wait for its end, and raise an error."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(torch.Generator(generator.device).manual_seed(generator.initial_seed()))
 
 
 @cache

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankcode.decision import Decision
-from rankcode.engines.cpu import block_spikes
+from rankcode.engines.block_reading import block_spikes
 from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.engines.run import decide_rows, read_steps, reads_in_blocks, reads_sequences
 from rankcode.network import Network

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
@@ -47,32 +50,59 @@ class Step(nn.Module):
 
 
 class Update:
-    """A batch, from its inputs to the new weights: on a GPU as one CUDA graph, if it can be captured."""
+    """A batch, from its inputs to the new weights: on a GPU as one CUDA graph, if it can be captured. Where the rows
+    are kept on the GPU, the graph begins with their index."""
 
-    def __init__(self, step: nn.Module, state: TrainingState, answers: Answers):
+    def __init__(self, step: nn.Module, state: TrainingState, answers: Answers, source: Source):
         self.step, self.state, self.answers = step, state, answers
         self.progress = 0.0
         self.alone = step if isinstance(step, Step) and step.device.type == "cuda" else None  # not distributed
-        self.graphs = CudaGraphs(self._captured, undo=state.optimizer.zero_grad)
+        self.rows = source if self.alone is not None and _begins_with_index(source, state.config, self.alone) else None
+        self.capturable: set[tuple[int, int | None]] = set()  # sizes of batches: rows, and the longest of them
+        self.longest: int | None = None
+        work = self._captured if self.rows is None else self._captured_rows
+        self.graphs = CudaGraphs(work, undo=state.optimizer.zero_grad)
 
-    def __call__(self, batch: Batch, weight: float, progress: float, check: bool) -> None:
+    def __call__(self, prepare: Callable[[], tuple[Batch, float]], progress: float, check: bool) -> None:
+        """`prepare` returns the batch and its weight."""
         state, self.progress = self.state, progress
         state.set_learning_rate(state.config.learning_rate_at(progress))
         index = self.answers.index(state.batch)
-        if self.alone is not None:  # to the dtype of the network, before the graph
-            batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
-        beta = None if self.alone is None or check else self.alone.captured_beta(batch.inputs, progress)
-        if beta is None:
-            self._run(batch, weight, index, check)
-        else:
-            self.graphs(beta, *batch, index)
+        if check or not self._replay_rows(index):
+            batch, weight = prepare()
+            if self.alone is not None:  # to the dtype of the network, before the graph
+                batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
+            beta = None if self.alone is None or check else self.alone.captured_beta(batch.inputs, progress)
+            if beta is not None and self.rows is not None:
+                self.capturable.add((len(batch.labels), self.longest))
+            if beta is not None and self.rows is None:
+                self.graphs(beta, *batch, index)
+            else:
+                self._run(batch, weight, index, check)
         state.batch += 1
+
+    def _replay_rows(self, index: Tensor | None) -> bool:
+        """Run the batch from its index, if a batch of its size was found to be capturable before."""
+        if self.rows is None or self.alone is None:
+            return False
+        config = self.state.config
+        own = self.rows.index(self.state.batch, config.batch_size, config.seed)  # on the CPU
+        self.longest = self.rows.longest(own)
+        if (len(own), self.longest) not in self.capturable:
+            return False
+        self.graphs((self.alone.objective.beta_at(self.progress), self.longest), index)
+        return True
 
     def close(self) -> None:
         self.graphs.close()
 
     def _captured(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
         self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)
+
+    def _captured_rows(self, index: Tensor) -> None:
+        assert self.rows is not None and self.alone is not None
+        batch = self.rows.encoded(self.rows.take(index, self.alone.device, self.longest))
+        self._run(batch._replace(inputs=batch.inputs.to(self.alone.dtype)), 1.0, index, check=False)
 
     def _run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> None:
         expected, last = self.answers.expected(index), self.state.answered
@@ -85,6 +115,13 @@ class Update:
         self.state.update(loss * weight)
         if weight > 0:
             self.state.count(batch.labels, loss, decision)
+
+
+def _begins_with_index(source: Source, config: Training, step: Step) -> TypeGuard[Rows]:
+    """Whether a batch depends on nothing but the index of its rows, which are on the GPU."""
+    if not isinstance(source, Rows) or source.augment is not None or config.input_noise:
+        return False
+    return step.objective.capturable and source.is_on(step.device)
 
 
 class Answers:

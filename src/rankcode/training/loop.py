@@ -66,7 +66,7 @@ def fit(
         step = group.wrap(Step(network, objective, config, device), device)
         state = TrainingState(network, config, group, device)
         answers = Answers(source, config, device, used=device.type == "cuda" and group.count == 1)
-        update = Update(step, state, answers)
+        update = Update(step, state, answers, source)
 
         def settings() -> dict[str, Any]:
             data = _described_data(task, source, held_out, validation is not None)
@@ -82,9 +82,12 @@ def fit(
         with Progress(plan.batches, config.progress and group.first, done=state.batch) as bar, closing(update):
             stopped = False
             while state.batch < plan.batches and not stopped:
-                batch, weight = _next_share(data, source, state, device)
                 with rows_named(_names(source, config, state.batch, group)):
-                    update(batch, weight, state.batch / plan.batches, check=state.batch < plan.checked_batches)
+                    update(
+                        lambda: _next_share(data, source, state, device),
+                        state.batch / plan.batches,
+                        check=state.batch < plan.checked_batches,
+                    )
                 if bar.due(state.batch):
                     bar.show(state.batch, state.summary())
                 if plan.validates(state.batch) or plan.saves(state.batch):
@@ -209,7 +212,10 @@ def _next_share(
         index, weight = group.own_rows(source.index(state.batch, config.batch_size, config.seed))
         return source.encoded(source.take(index, device)), weight
     _seed(device, config.seed, state.batch, group.rank if own else 0)
-    batch = next(data)
+    if isinstance(source, Rows):
+        batch = source.batch(state.batch, config.batch_size, config.seed, device)
+    else:
+        batch = next(data)
     if config.input_noise:
         inputs = batch.inputs if batch.inputs.is_floating_point() else batch.inputs.float()
         batch = batch._replace(inputs=inputs + config.input_noise * torch.randn_like(inputs))

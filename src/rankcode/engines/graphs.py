@@ -1,0 +1,248 @@
+"""Any cell on a GPU: blocks of steps as CUDA graphs, between which rows that have answered leave.
+
+A step of most cells consists of small kernels, which take the host longer to launch than the GPU to run. So a block is
+captured as a CUDA graph, once for each number of rows and steps, and replayed from then on. Its backward pass is a
+graph as well, which first computes the block again: all that is kept of a block is its inputs and the state before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
+from torch.nn.utils.parametrize import is_parametrized
+
+from rankcode.engines.block_reading import read_in_blocks
+from rankcode.engines.cuda_graph import CudaGraphs
+from rankcode.engines.run import Keep, Run, read_steps
+from rankcode.network import Network
+from rankcode.rules import Rule
+from rankcode.state import State, map_state
+
+MAX_BLOCK_STEPS = 16
+MIN_ROWS = 8  # of a graph: it runs fewer rows in the same time
+MAX_BLOCKS = 64  # captured for one network; if more are needed, it starts anew
+
+
+def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
+    if network.checkpoints is not None:
+        return "its readout changes from step to step"
+    for part in network.cell.modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            return "hooks of its cell would not be called"
+        if is_parametrized(part):
+            return "parametrized weights are computed once for each run"
+    return None
+
+
+def has_failed(network: Network) -> bool:
+    """Whether its cell could not be captured, for example because it waits for the GPU."""
+    return network in _Blocks.all and _Blocks.all[network].failed
+
+
+def run(
+    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
+) -> Run:
+    plan = _Plan()
+    if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
+        plan.expect(np.sort(expected_steps.cpu().numpy()), len(inputs))
+    blocks = _Blocks.of(network, inputs)
+    return read_in_blocks(network, inputs, lengths, rule, keep, plan, blocks.read)
+
+
+class _Plan:
+    """Blocks whose number of steps is a power of two, so that few graphs are needed. Where it is unknown when rows
+    answer, each block is as long as all before it."""
+
+    answers = np.empty(0)
+
+    def expect(self, answers: np.ndarray, rows: int) -> None:
+        self.answers = answers
+
+    def steps(self, first: int, remaining: np.ndarray) -> int:
+        later = self.answers[np.searchsorted(self.answers, first, "right") :]
+        wanted = later[len(later) // 4] - first if len(later) else first  # a quarter of the rows leaves after it
+        steps = min(MAX_BLOCK_STEPS, max(1, int(wanted)), int(remaining.max()))
+        return 1 << (steps.bit_length() - 1)
+
+
+class _Blocks:
+    """The captured blocks of a network, as long as its weights, its mode and PyTorch's settings stay the same."""
+
+    all: ClassVar[WeakKeyDictionary[Network, _Blocks]] = WeakKeyDictionary()
+
+    def __init__(self, network: Network, key: Hashable):
+        self.network, self.key = ref(network), key
+        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.blocks: dict[Hashable, _Block] = {}
+        self.failed = False
+
+    @classmethod
+    def of(cls, network: Network, inputs: Tensor) -> _Blocks:
+        device, backends = inputs.device.type, torch.backends
+        precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
+        weights = [*network.cell.parameters(), *network.cell.buffers()]
+        modes = tuple(part.training for part in network.cell.modules())
+        key = (
+            inputs.device, precision, backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, modes,
+            tuple((part.data_ptr(), part.requires_grad) for part in weights),
+        )  # fmt: skip
+        found = cls.all.get(network)
+        if found is None or found.key != key or len(found.blocks) > MAX_BLOCKS:
+            found = cls.all[network] = _Blocks(network, key)
+        return found
+
+    def read(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        """The features [rows, steps, …] of a block and the state after it."""
+        rows, before = len(inputs), list(_parts(state))
+        number = max(MIN_ROWS, 1 << (rows - 1).bit_length())  # a power of two, so that few graphs are needed
+        key = number, inputs.shape[1:], inputs.requires_grad
+        if key not in self.blocks:
+            self.blocks[key] = _Block(self, state, inputs.requires_grad)
+        block = self.blocks[key]
+        given = [_padded(part, number) for part in (inputs, *before)]
+        network: Any = self.network()
+        weights = [part for part in network.cell.parameters() if part.requires_grad]
+        if torch.is_grad_enabled() and any(part.requires_grad for part in (*given, *weights)):
+            features, *after = _Read.apply(block, len(given), *given, *weights)  # type: ignore[misc]
+        else:
+            features, *after = block.forward(*given)
+        parts = iter(after)
+        return features[:rows], map_state(lambda _: next(parts)[:rows], block.after)
+
+
+class _Block:
+    """So many steps of so many rows, forward and backward."""
+
+    def __init__(self, blocks: _Blocks, state: State, of_inputs: bool):
+        self.blocks, self.network, self.of_inputs = blocks, blocks.network, of_inputs
+        self.before = map_state(lambda part: part[:0], state)
+        device = next(_parts(state)).device
+        self.device = device.type
+        self.precision = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
+        self.graphs = CudaGraphs(self._forward, pool=blocks.pool), CudaGraphs(self._backward, pool=blocks.pool)
+        self.after: State = None  # the state after the block, and the features
+        self.outputs: tuple[Tensor, ...] = ()
+        self.gradients: tuple[Tensor | None, ...] = ()
+        self.random: bool | None = None  # whether the cell draws random numbers, once it is known
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Features and the parts of the state after the block, valid until another block is computed."""
+        before = self.generator_state() if self.random is None else None
+        self._launch(0, *given)
+        if before is not None:
+            self.random = not torch.equal(before, self.generator_state())
+        return self.outputs
+
+    def backward(self, *given: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of inputs, state and weights, valid until another block is computed."""
+        self._launch(1, *given)
+        return self.gradients
+
+    def is_captured(self, backward: bool) -> bool:
+        return bool(self.graphs[backward].graphs)
+
+    def generator_state(self) -> Tensor:
+        return torch.cuda.get_rng_state() if self.device == "cuda" else torch.get_rng_state()
+
+    def set_generator_state(self, state: Tensor) -> None:
+        (torch.cuda.set_rng_state if self.device == "cuda" else torch.set_rng_state)(state)
+
+    def _launch(self, backward: int, *given: Tensor) -> None:
+        graphs = self.graphs[backward]
+        if self.device == "cpu" or self.blocks.failed:
+            graphs.work(*given)
+        else:
+            graphs(None, *given)
+            self.blocks.failed = graphs.failed
+
+    def _forward(self, *given: Tensor) -> None:
+        with torch.no_grad():
+            self.outputs = self._read(*given)
+
+    def _backward(self, *given: Tensor) -> None:
+        network: Any = self.network()
+        number = 1 + len(list(_parts(self.before)))
+        given, gradients = given[:number], given[number:]
+        with torch.enable_grad():
+            leaves = [part.detach() for part in given]
+            wanted = [part.requires_grad_() for part in leaves[not self.of_inputs :] if part.is_floating_point()]
+            # Leaves of their own for the weights: those of the network have gradients on the stream of the run.
+            named = [(name, part) for name, part in network.named_parameters() if part.requires_grad]
+            weights = {name: part.detach().requires_grad_() for name, part in named if name.startswith("cell.")}
+            pairs = zip(_floating(self._read(*leaves, weights=weights)), gradients, strict=True)
+            outputs, gradients = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
+            found = iter(torch.autograd.grad(outputs, [*wanted, *weights.values()], gradients, allow_unused=True))
+        of_given = [next(found) if part.requires_grad else None for part in leaves]
+        self.gradients = (*of_given, *found)
+
+    def _read(self, inputs: Tensor, *state: Tensor, weights: dict[str, Tensor] | None = None) -> tuple[Tensor, ...]:
+        parts, reader = iter(state), _Reader(self.network())
+        given = inputs, map_state(lambda _: next(parts), self.before)
+        enabled = self.precision is not None
+        with torch.autocast(self.device, self.precision, enabled=enabled, cache_enabled=False):
+            replaced = {f"network.{name}": part for name, part in (weights or {}).items()}
+            features, self.after = functional_call(reader, replaced, given)
+        return features, *_parts(self.after)
+
+
+class _Reader(nn.Module):
+    """Many steps of a network's cell, as a module."""
+
+    def __init__(self, network: Any):
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        return read_steps(self.network, inputs, state)
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, block: _Block, number: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        given = tensors[:number]
+        ctx.generator_state = None if block.random is False else block.generator_state()
+        outputs = tuple(part.clone() for part in block.forward(*given))
+        ctx.block = block
+        ctx.save_for_backward(*given)
+        ctx.mark_non_differentiable(*(part for part in outputs if not part.is_floating_point()))
+        if block.is_captured(backward=False) and not block.is_captured(backward=True):
+            # A capture is made in this thread, not in that of the backward pass.
+            block.backward(*given, *_floating(outputs))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients: Tensor):  # type: ignore[override]
+        block, now = ctx.block, None
+        wanted = [own for own, output in zip(gradients, block.outputs, strict=True) if output.is_floating_point()]
+        if block.random:
+            now = block.generator_state()
+            block.set_generator_state(ctx.generator_state)
+        found = block.backward(*ctx.saved_tensors, *wanted)
+        if now is not None:
+            block.set_generator_state(now)
+        return None, None, *(None if part is None else part.clone() for part in found)
+
+
+def _parts(state: State) -> Iterator[Tensor]:
+    found: list[Tensor] = []
+    map_state(lambda part: found.append(part) or part, state)
+    return iter(found)
+
+
+def _floating(parts: Iterable[Tensor]) -> list[Tensor]:
+    return [part for part in parts if part.is_floating_point()]
+
+
+def _padded(part: Tensor, rows: int) -> Tensor:
+    """With rows of zeros after its own."""
+    if len(part) == rows:
+        return part
+    return torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
