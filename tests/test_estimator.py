@@ -152,9 +152,11 @@ def test_a_recurrent_network_can_be_asked_for(few_updates):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, y: (x, np.full(40, "one")), "only one class"),
+        (lambda x, y: (x, np.full(40, "one")), "only one class, 'one':"),
         (lambda x, y: (x, np.array(["once"] + ["often"] * 39)), "'once' has a single row"),
-        (lambda x, y: (np.where(x > 1, np.nan, x), y), "NaN"),
+        (lambda x, y: (np.where((x > 1) & (np.arange(40) > 2)[:, None], np.nan, x), y), "row 3 of X holds NaN"),
+        (lambda x, y: ([*x[:39], x[39][:9] + np.inf], y), "row 39 of X holds NaN"),
+        (lambda x, y: (np.full_like(x, 7.0), y), "every channel is constant"),
         (lambda x, y: ([*x[:39], x[39][:0]], y), "row 39 of X"),
         (lambda x, y: ([x[0][:, None], *[np.zeros((9, 2))] * 39], y), "different numbers of channels"),
         (lambda x, y: (x, y[:39]), "inconsistent numbers of samples"),

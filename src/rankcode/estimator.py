@@ -32,6 +32,8 @@ from rankcode.training.series_model import LabelledSeries, ModelName, fit_series
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NOT_FINITE = "row {} of X holds NaN or infinity: fill in missing values, or leave the row out"
+
 
 class EarlyClassifier(ClassifierMixin, BaseEstimator):
     """Classifies series, and answers each as early as it can.
@@ -105,7 +107,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         present = np.unique(labels[used])
         if len(present) < 2:
             raise ValueError(
-                f"the data has only one class, {self.classes_[present][0]!r}: there is nothing to tell apart"
+                f"the data has only one class, {str(self.classes_[present][0])!r}: there is nothing to tell apart"
             )
         self.classes_, labels = self.classes_[present], np.searchsorted(present, labels)
         train = LabelledSeries(values, lengths, torch.from_numpy(labels).long()).rows(used)
@@ -227,12 +229,20 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
             return self._rows(rows, y, reset, channels_first=False)
         if isinstance(X, list | tuple) and any(np.ndim(row) == 2 or len(row) != len(X[0]) for row in X if np.ndim(row)):
             return self._rows(X, y, reset, self.channels_first)
-        checks: dict[str, Any] = {"X": X, "dtype": "numeric", "allow_nd": True, "reset": reset}
+        checks: dict[str, Any] = {
+            "X": X,
+            "dtype": "numeric",
+            "allow_nd": True,
+            "reset": reset,
+            "ensure_all_finite": False,
+        }
         if y is None:
             X = validate_data(self, **checks)
         else:
             X, y = validate_data(self, y=y, **checks)
         values = torch.tensor(X, dtype=torch.float64)
+        for (row,) in (~values.isfinite().flatten(1).all(1)).nonzero()[:1].tolist():
+            raise ValueError(NOT_FINITE.format(row))
         if values.dim() == 2:
             values = values[:, :, None]
         elif values.dim() != 3:
@@ -248,8 +258,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         for number, row in enumerate(X):
             row = np.asarray(row, dtype=np.float64)
             row = row[:, None] if row.ndim == 1 else row.T if channels_first else row
-            if row.ndim != 2 or len(row) == 0 or not np.isfinite(row).all():
-                raise ValueError(f"row {number} of X must be [steps] or [steps, channels] of finite numbers")
+            if row.ndim != 2 or len(row) == 0:
+                raise ValueError(f"row {number} of X must be [steps] or [steps, channels], not empty")
+            if not np.isfinite(row).all():
+                raise ValueError(NOT_FINITE.format(number))
             rows.append(torch.from_numpy(np.ascontiguousarray(row)))
         if len({row.shape[1] for row in rows}) > 1:
             raise ValueError("the rows of X have different numbers of channels")

@@ -60,7 +60,7 @@ def test_the_command_line_fits_what_python_fits(fitted):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--accuracy", "0.9", "--mean-steps", "3"], "one quantity, not 2"),
+        (["--accuracy", "0.9", "--mean-steps", "3"], "one quantity, not 2: --accuracy, --mean-steps"),
         (["--accuracy", "95"], "between 0 and 1"),
         (["--accuracy", "0.9", "--epochs", "3"], "does not go with options of a recurrent network"),
         (["--model", "kernels", "--cell", "gru"], "does not go with options of a recurrent network"),

@@ -73,7 +73,7 @@ def test_kinds_of_rules():
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"accuracy": 0.95, "mean_steps": 3}, "one quantity, not 2: accuracy, mean_steps"),
+        ({"accuracy": 0.95, "mean_steps": 3}, "one quantity, not 2: accuracy=…, mean_steps=…"),
         ({"accuracy": 95}, "between 0 and 1"),
         ({"accuracy": "x"}, "must be a number"),
         ({"mean_steps": 0.5}, "at least 1"),

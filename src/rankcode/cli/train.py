@@ -206,7 +206,7 @@ class Train:
         say(f"the model is in {folder}; try next:")
         say(f"  rankcode evaluate {name}               # on test data")
         say(f"  rankcode tune {name} --accuracy 0.95   # another wish")
-        say(f"  rankcode predict {name} FILE           # on new data")
+        say(f"  rankcode predict {name} FILE --plot answers.png   # on new data, and draw when it answers and why")
 
 
 def fit_and_report(network: Network, task: Any, objective: Objective, config: Training) -> None:

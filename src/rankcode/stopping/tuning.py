@@ -49,7 +49,7 @@ class Wish:
     def __post_init__(self):
         given = {name: value for name, value in vars(self).items() if value is not None and name != "seconds_per_step"}
         if len(given) > 1:
-            raise ValueError(f"a wish is one quantity, not {len(given)}: {', '.join(given)}")
+            raise ValueError(f"a wish is one quantity, not {len(given)}: {', '.join(f'{name}=…' for name in given)}")
         for name, value in given.items():
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a number of at least 0, not {value!r}")

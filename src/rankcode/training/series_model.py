@@ -155,7 +155,10 @@ def weighted_standardise(series: LabelledSeries, weights: Tensor) -> Standardise
     mean = (values.sum(1) * weights[:, None]).sum(0) / count
     squares = ((values - mean).square() * real).sum(1)
     std = ((squares * weights[:, None]).sum(0) / count).sqrt()
-    std = torch.where(std > 1e-12 * (1 + mean.abs()), std, 1.0)
+    varies = std > 1e-12 * (1 + mean.abs())
+    if not varies.any():
+        raise ValueError("every channel is constant: there is nothing to tell the classes apart by")
+    std = torch.where(varies, std, 1.0)
     return Standardise(tuple(mean.tolist()), tuple(std.tolist()))
 
 
