@@ -1,8 +1,10 @@
 """Temperatures undo what spoiled probabilities."""
 
+from dataclasses import replace
+
 import torch
 
-from rankcode.stopping.calibration import fit_temperatures, reliability, reliability_by_calibration
+from rankcode.stopping.calibration import calibrate, fit_temperatures, reliability, reliability_by_calibration
 from rankcode.stopping.traces import Traces
 
 
@@ -42,3 +44,18 @@ def test_calibration_mends_probabilities_of_rows_it_was_not_fitted_to():
     outputs = torch.repeat_interleave(torch.arange(20000), lengths.add(1) // 2)
     expected = reliability(spoiled[outputs, 0], labels[outputs])
     assert abs(found["before calibration"].error - expected.error) < 1e-9
+
+
+def test_with_a_second_axis_the_chance_to_be_wrong_depends_on_it():
+    """Rows at one end of the axis are surer than they should be, and at the other less sure."""
+    torch.manual_seed(0)
+    margin, axis = 2 * torch.randn(20000, 6).double(), torch.randn(20000, 6).double()
+    labels = (torch.rand(20000).double() < margin[:, 0].sigmoid()).long()
+    margin[:] = margin[:, :1]
+    shown = torch.stack([torch.zeros_like(margin), margin * (1 + 0.3 * axis)], 2).softmax(2)
+    traces = Traces(shown, shown, tuple(range(1, 7)), torch.full((20000,), 6), labels, torch.ones(20000).double())
+    wrong = (shown.argmax(2) != labels[:, None]).double()
+    for given, alike in ((None, False), (axis, True)):
+        errors = calibrate(replace(traces, axis=given), temperatures=False).errors
+        for part in (axis < -1, axis > 1):
+            assert (abs(float(errors[part].mean() - wrong[part].mean())) < 0.01) == alike

@@ -69,7 +69,7 @@ class Tune:
         calibrated = traces is not None and folder.config().get("fit", {}).get("model") == "kernels"
         if traces is None:
             traces = traces_with_axis(network, folder.task(self.data), "validation", progress=True)
-        tuning = tune_on(traces, wish, self.kind, calibrate=not calibrated and network.activation != "membrane")
+        tuning = tune_on(traces, wish, self.kind, temperatures=not calibrated and network.activation != "membrane")
         network.rule = tuning.rule
         kept = self.model or folder.kept_model()
         with closing(folder):

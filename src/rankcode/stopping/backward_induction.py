@@ -6,8 +6,8 @@ later, whichever the rule chooses. The rule may only look at the row's confidenc
 gain of answering, V of the next step − the cost now, is regressed on u over all rows, and over the steps that follow,
 with weights that fall with their distance: few rows are enough for a smooth rule.
 
-With a second axis the gain is regressed on both. Then the cost of answering is 1 for a wrong answer and 0 for a right
-one: at the same confidence, rows at one end of the axis may be right more often than those at the other, of which the
+With a second axis the gain is regressed on both. Then the chance to be wrong is that at this place of both axes: at the
+same confidence, rows at one end of the second axis may be right more often than those at the other, of which the
 largest probability says nothing.
 """
 
@@ -16,39 +16,43 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankcode.rules import OptimalStopping, StepThresholds, between, confidence_of, interpolated_gain
+from rankcode.rules import OptimalStopping, StepThresholds, between, interpolated_gain
+from rankcode.stopping.calibration import Calibration, calibrate
 from rankcode.stopping.traces import Traces
 
 GRID = 56  # confidences of the table
 BANDWIDTH = 0.5  # of the regression, in units of confidence
 WINDOW = 0.4  # share of all steps over which the regression looks ahead
+# With a second axis, for which there are thousands of rows:
+FINE_BANDWIDTH, FINE_WINDOW = 0.3, 0.2
+AXIS_BANDWIDTH = 0.4  # in standard deviations of the second axis
 FINE = 4  # bins of the regression to one of the grid
 PRIOR = 1e-7  # weight that keeps the mean defined where there is no row
-AXIS_BANDWIDTH = 0.5  # of the regression, in standard deviations of the second axis
 AXIS_PRIOR = 2.0  # rows that count as if they had the mean gain of all rows of their confidence
 MIN_SUPPORT = 0.01  # rows, as weighted by their distance, that a confidence needs to count as seen
 
 
-def fit_optimal(traces: Traces, waiting: Tensor, temperatures: Tensor | None = None) -> OptimalStopping:
-    """The rule with the lowest expected cost. `waiting` [rows, steps]: the cost of having read so far. If the traces
-    have a second axis, the rule reads it as its only feature."""
-    confidence = confidence_of(traces.probabilities, _expanded(temperatures, traces))
+def fit_optimal(traces: Traces, waiting: Tensor, calibration: Calibration | None = None) -> OptimalStopping:
+    """The rule with the lowest expected cost. `waiting` [rows, steps]: the cost of having read so far. `calibration` of
+    these traces; by default probabilities count as calibrated. If the traces have a second axis, the rule reads it as
+    its only feature."""
+    temperatures, confidence, errors = calibration or calibrate(traces, temperatures=False)
+    cost = errors + waiting  # [rows, steps]
     count, weights = len(traces.steps), traces.weights
     low, high, reach = OptimalStopping.LOWEST, OptimalStopping.HIGHEST, OptimalStopping.AXIS_REACH
     bins = (GRID - 1) * FINE + 1
     left, part = between(confidence, low, high, bins)
-    near = _near(low, high, bins, BANDWIDTH)
     if traces.axis is None:
-        cost = 1 - confidence.sigmoid() + waiting  # [rows, steps]
+        bandwidth, share_ahead = BANDWIDTH, WINDOW
         axis_bins, beside, near_axis = 1, None, torch.ones(1, 1, dtype=torch.float64)
     else:
-        cost = (traces.activations.argmax(2) != traces.labels[:, None]) + waiting
+        bandwidth, share_ahead = FINE_BANDWIDTH, FINE_WINDOW
         axis_bins = (OptimalStopping.AXIS_PLACES - 1) * FINE + 1
         beside, near_axis = (
             between(traces.axis, -reach, reach, axis_bins),
             _near(-reach, reach, axis_bins, AXIS_BANDWIDTH),
         )
-    window = max(1, round(WINDOW * count))
+    near, window = _near(low, high, bins, bandwidth), max(1, round(share_ahead * count))
     # Sums of weights and of weighted gains in each bin, at each step.
     mass, total = torch.zeros(2, count, bins * axis_bins, dtype=torch.float64)
     gains = torch.zeros(max(count - 1, 0), GRID * len(near_axis), dtype=torch.float64)
@@ -124,7 +128,3 @@ def thresholds_for(traces: Traces) -> Tensor:
         return found[found > 0].unique()
     lowest = 1 / traces.activations.shape[-1]
     return torch.cat([torch.linspace(torch.logit(torch.tensor(lowest)), 9, 96).double().sigmoid(), torch.ones(1)])
-
-
-def _expanded(temperatures: Tensor | None, traces: Traces) -> Tensor | None:
-    return None if temperatures is None else temperatures.expand(len(traces.labels), -1)

@@ -22,7 +22,7 @@ from rankcode.metrics import cost as cost_at
 from rankcode.network import Network
 from rankcode.rules import Rule, Threshold
 from rankcode.stopping.backward_induction import fit_optimal, fit_step_thresholds, thresholds_for
-from rankcode.stopping.calibration import fit_temperatures
+from rankcode.stopping.calibration import Calibration, calibrate
 from rankcode.stopping.second_axis import traces_with_axis
 from rankcode.stopping.traces import Traces
 
@@ -144,17 +144,17 @@ def tune(
     return tune_on(traces_with_axis(network, data, split, progress), wish, kind, network.activation != "membrane")
 
 
-def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", calibrate: bool = True) -> Tuning:
-    """`tune` with traces. `calibrate`: whether an optimal rule fits temperatures first."""
+def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", temperatures: bool = True) -> Tuning:
+    """`tune` with traces. `temperatures`: whether an optimal rule fits temperatures first."""
     if len(traces.labels) < MIN_ROWS:
         raise BadData(f"a rule needs at least {MIN_ROWS} held-out rows, not {len(traces.labels)}")
     kinds = ("threshold", "optimal") if kind == "auto" else (kind,)
     if not set(kinds) <= set(FITS):
         raise ValueError(f"kind must be auto, {', '.join(FITS)}, not {kind!r}")
-    found = [_tuned(replace(traces, axis=None, axis_weights=None), wish, each, calibrate) for each in kinds]
+    found = [_tuned(replace(traces, axis=None, axis_weights=None), wish, each, temperatures) for each in kinds]
     if traces.axis is not None and kinds[-1] == "optimal":
         with suppress(ValueError):  # the wish cannot be met with the second axis
-            with_axis = _tuned(traces, wish, "optimal", calibrate)
+            with_axis = _tuned(traces, wish, "optimal", temperatures)
             if with_axis.worth > found[-1].worth:
                 found[-1] = replace(with_axis, reason=f"{with_axis.reason}, which reads the cell's features too")
     first, last = found[0], found[-1]
@@ -180,18 +180,17 @@ def _worth(wish: Wish, point: Point) -> float:
     return -(1 - point.accuracy + (wish.cost_per_step or 0.0) * point.mean_steps)
 
 
-def _tuned(traces: Traces, wish: Wish, kind: str, calibrate: bool) -> Tuning:
-    calibrate = calibrate and kind == "optimal"
+def _tuned(traces: Traces, wish: Wish, kind: str, temperatures: bool) -> Tuning:
     family, relative = _family(traces, wish, kind)
-    curve = _curve(traces, kind, family, relative, calibrate)
+    curve = _curve(traces, kind, family, relative, temperatures)
     chosen = _choose(traces, wish, curve)
     if kind != "threshold" and len(family) > 1 and len(traces.labels) >= FINE_ROWS:
         near = pairwise(math.log(each) for each in family[max(chosen - 1, 0) : chosen + 2])
         finer = [math.exp(low + (high - low) * part / FINER) for low, high in near for part in range(1, FINER)]
-        found = zip([*family, *finer], [*curve, *_curve(traces, kind, finer, relative, calibrate)], strict=True)
+        found = zip([*family, *finer], [*curve, *_curve(traces, kind, finer, relative, temperatures)], strict=True)
         family, curve = zip(*sorted(found, key=lambda each: -each[0]), strict=True)
         chosen = _choose(traces, wish, curve)
-    rule = FITS[kind](family[chosen], relative, traces, _temperatures(traces) if calibrate else None)
+    rule = FITS[kind](family[chosen], relative, traces, _calibration(traces, kind, temperatures))
     if traces.axis_weights is not None and kind == "optimal":
         rule = replace(rule, axis=tuple(tuple(float(f"{each:.6g}") for each in row) for row in traces.axis_weights))
     rows = len(traces.labels)
@@ -210,8 +209,8 @@ def _family(traces: Traces, wish: Wish, kind: str) -> tuple[Sequence[float], boo
     return [each / length for each in COSTS] if wish.cost_per_step is None else [wish.cost_per_step], False
 
 
-def _curve(traces: Traces, kind: str, family: Sequence[float], relative: bool, calibrate: bool) -> tuple[Point, ...]:
-    right, steps, fired = _cross_fitted(traces, kind, family, relative, calibrate)
+def _curve(traces: Traces, kind: str, family: Sequence[float], relative: bool, temperatures: bool) -> tuple[Point, ...]:
+    right, steps, fired = _cross_fitted(traces, kind, family, relative, temperatures)
     total = traces.weights.sum()
     return tuple(
         Point(*(float(traces.weights @ column / total) for column in columns))
@@ -219,7 +218,7 @@ def _curve(traces: Traces, kind: str, family: Sequence[float], relative: bool, c
     )
 
 
-def _threshold(value: float, relative: bool, traces: Traces, temperatures: Tensor | None) -> Rule:
+def _threshold(value: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
     return Threshold(value)
 
 
@@ -228,15 +227,15 @@ def _waiting(traces: Traces, price: float, relative: bool) -> Tensor:
     return price * (reached / traces.lengths[:, None] if relative else reached)
 
 
-def _temperatures(traces: Traces) -> Tensor:
-    return fit_temperatures(traces.probabilities, traces.labels, traces.weights)
+def _calibration(traces: Traces, kind: str, temperatures: bool) -> Calibration | None:
+    return calibrate(traces, temperatures) if kind == "optimal" else None
 
 
-def _optimal(price: float, relative: bool, traces: Traces, temperatures: Tensor | None) -> Rule:
-    return fit_optimal(traces, _waiting(traces, price, relative), temperatures)
+def _optimal(price: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
+    return fit_optimal(traces, _waiting(traces, price, relative), calibration)
 
 
-def _step_thresholds(price: float, relative: bool, traces: Traces, temperatures: Tensor | None) -> Rule:
+def _step_thresholds(price: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
     return fit_step_thresholds(traces, _waiting(traces, price, relative))
 
 
@@ -244,7 +243,7 @@ FITS: dict[str, Any] = {"threshold": _threshold, "step-thresholds": _step_thresh
 
 
 def _cross_fitted(
-    traces: Traces, kind: str, family: Sequence[float], relative: bool, calibrate: bool
+    traces: Traces, kind: str, family: Sequence[float], relative: bool, temperatures: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(right, steps, fired) of every row with every member of a family, each [members, rows], by rules that were not
     fitted to the row. A threshold is not fitted to any row: one fold is enough."""
@@ -255,9 +254,9 @@ def _cross_fitted(
     for number in range(min(folds, rows)):
         own = (fold == number).nonzero().squeeze(1)
         others, tried = traces.rows((fold != number).nonzero().squeeze(1)), traces.rows(own)
-        temperatures = _temperatures(others) if calibrate else None
+        calibration = _calibration(others, kind, temperatures)
         for member, price in enumerate(family):
-            label, read, spike = tried.decide(FITS[kind](price, relative, others, temperatures))
+            label, read, spike = tried.decide(FITS[kind](price, relative, others, calibration))
             right[member, own] = (label == tried.labels).double()
             steps[member, own] = read.double()
             fired[member, own] = spike.double()

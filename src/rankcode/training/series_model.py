@@ -99,7 +99,7 @@ def fit_series(
         traces = Traces(left_out, left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
         if held is not None:
             traces = traces_of(found.network, (held.values, held.labels, held.lengths))
-        return found.network, tune_on(traces, wish, "optimal", calibrate=held is not None), traces
+        return found.network, tune_on(traces, wish, "optimal", temperatures=held is not None), traces
 
     def recurrent(rows: LabelledSeries, held: LabelledSeries) -> tuple[Network, Tuning, Traces]:
         if bool((weights != weights[0]).any()):
