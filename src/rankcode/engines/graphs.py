@@ -8,6 +8,7 @@ graph as well, which first computes the block again: all that is kept of a block
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, ref
 
@@ -57,8 +58,8 @@ def run(
 
 
 class _Plan:
-    """Blocks whose number of steps is a power of two, so that few graphs are needed. Where it is unknown when rows
-    answer, each block is as long as all before it."""
+    """Blocks whose number of steps is a power of two, so that few graphs are needed. Each is as long as all before it,
+    or until half of the rows that are left is expected to have answered."""
 
     answers = np.empty(0)
 
@@ -67,8 +68,8 @@ class _Plan:
 
     def steps(self, first: int, remaining: np.ndarray) -> int:
         later = self.answers[np.searchsorted(self.answers, first, "right") :]
-        wanted = later[len(later) // 4] - first if len(later) else first  # a quarter of the rows leaves after it
-        steps = min(MAX_BLOCK_STEPS, max(1, int(wanted)), int(remaining.max()))
+        half = int(later[len(later) // 2]) - first if len(later) else 0
+        steps = min(MAX_BLOCK_STEPS, max(1, first, half), int(remaining.max()))
         return 1 << (steps.bit_length() - 1)
 
 
@@ -80,6 +81,7 @@ class _Blocks:
     def __init__(self, network: Network, key: Hashable):
         self.network, self.key = ref(network), key
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.weights = [part for part in network.cell.parameters() if part.requires_grad]
         self.blocks: dict[Hashable, _Block] = {}
         self.failed = False
 
@@ -107,10 +109,8 @@ class _Blocks:
             self.blocks[key] = _Block(self, state, inputs.requires_grad)
         block = self.blocks[key]
         given = [_padded(part, number) for part in (inputs, *before)]
-        network: Any = self.network()
-        weights = [part for part in network.cell.parameters() if part.requires_grad]
-        if torch.is_grad_enabled() and any(part.requires_grad for part in (*given, *weights)):
-            features, *after = _Read.apply(block, len(given), *given, *weights)  # type: ignore[misc]
+        if torch.is_grad_enabled() and (self.weights or any(part.requires_grad for part in given)):
+            features, *after = _Read.apply(block, len(given), *given, *self.weights)  # type: ignore[misc]
         else:
             features, *after = block.forward(*given)
         parts = iter(after)
@@ -163,14 +163,14 @@ class _Block:
             self.blocks.failed = graphs.failed
 
     def _forward(self, *given: Tensor) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), _fastest_convolutions():
             self.outputs = self._read(*given)
 
     def _backward(self, *given: Tensor) -> None:
         network: Any = self.network()
         number = 1 + len(list(_parts(self.before)))
         given, gradients = given[:number], given[number:]
-        with torch.enable_grad():
+        with torch.enable_grad(), _fastest_convolutions():
             leaves = [part.detach() for part in given]
             wanted = [part.requires_grad_() for part in leaves[not self.of_inputs :] if part.is_floating_point()]
             # Leaves of their own for the weights: those of the network have gradients on the stream of the run.
@@ -190,6 +190,17 @@ class _Block:
             replaced = {f"network.{name}": part for name, part in (weights or {}).items()}
             features, self.after = functional_call(reader, replaced, given)
         return features, *_parts(self.after)
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms when a shape is new, which pays because there are few shapes."""
+    cudnn: Any = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, not cudnn.deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
 
 
 class _Reader(nn.Module):
