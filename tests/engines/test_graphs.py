@@ -100,8 +100,8 @@ def test_answers_without_gradients(device, monkeypatch):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_block_draws_the_same_random_numbers_in_its_backward_pass(device, monkeypatch):
-    """A cell with dropout: the gradient of its weight is the sum of the features, over the steps and units kept."""
+def test_a_cell_with_dropout_has_the_gradient_of_its_own_random_numbers(device, monkeypatch):
+    """The gradient of the cell's weight is the sum of the features, over the steps and units kept."""
     monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
 
     class Dropped(nn.Module):
@@ -176,7 +176,6 @@ def test_a_cell_that_waits_for_the_gpu_runs_without_graphs(monkeypatch):
     network, inputs, lengths = made("LIF", "cuda")
     network.cell.__class__ = Waiting
     labels, objective = torch.arange(len(inputs), device="cuda") % 3, rc.AtSpike(0.8)
-    assert choose(network, inputs, objective.rule).name == "graphs"
     with pytest.warns(UserWarning, match="no CUDA graph could be captured"):
         for _ in range(4):
             results = [
@@ -185,5 +184,5 @@ def test_a_cell_that_waits_for_the_gpu_runs_without_graphs(monkeypatch):
             ]
             for one, other in zip(*results, strict=True):
                 torch.testing.assert_close(other, one)
-    assert choose(network, inputs, objective.rule).name == "stepwise"
+    assert graphs._Blocks.all[network].failed
     assert torch.randn(3, device="cuda").isfinite().all()

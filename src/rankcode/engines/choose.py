@@ -50,7 +50,7 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if reads_sequences(network) and whole.can_run(network, inputs, rule) is None:
             reason = f"on a GPU PyTorch's own kernels are faster than a loop over steps; not triton: {why_not}"
             return Choice("whole", reason)
-        if graphs.can_run(network, inputs, rule) is None and not graphs.has_failed(network):
+        if graphs.can_run(network, inputs, rule) is None and not graphs.slower(network, inputs):
             return Choice("graphs", "blocks of steps as CUDA graphs, between which rows that have answered leave")
     if cpu.can_run(network, inputs, rule) is None:
         if cpu.is_single_block(network, inputs):

@@ -3,10 +3,12 @@
 A step of most cells consists of small kernels, which take the host longer to launch than the GPU to run. So a block is
 captured as a CUDA graph, once for each number of rows and steps, and replayed from then on. Its backward pass is a
 graph as well, which first computes the block again: all that is kept of a block is its inputs and the state before it.
+Cells that draw random numbers, which would be others the second time, or that cannot be captured, run on `stepwise`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -19,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn.utils.parametrize import is_parametrized
 
+from rankcode.engines import stepwise
 from rankcode.engines.block_reading import read_in_blocks
 from rankcode.engines.cuda_graph import CudaGraphs
 from rankcode.engines.run import Keep, Run, read_steps
@@ -28,6 +31,7 @@ from rankcode.state import State, map_state
 
 MAX_BLOCK_STEPS = 16
 MIN_ROWS = 8  # of a graph: it runs fewer rows in the same time
+MAX_OUTPUTS = 2**21  # of a step
 MAX_BLOCKS = 64  # captured for one network; if more are needed, it starts anew
 
 
@@ -42,18 +46,20 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
     return None
 
 
-def has_failed(network: Network) -> bool:
-    """Whether its cell could not be captured, for example because it waits for the GPU."""
-    return network in _Blocks.all and _Blocks.all[network].failed
+def slower(network: Network, inputs: Tensor) -> bool:
+    """Whether steps are so large that launching them takes no time, and computing them again does. Measured on an
+    H200."""
+    return math.prod(getattr(network.cell, "output_shape", ())) * len(inputs) > MAX_OUTPUTS
 
 
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
-    plan = _Plan()
+    blocks, plan = _Blocks.of(network, inputs), _Plan()
+    if blocks.failed or blocks.random:
+        return stepwise.run(network, inputs, lengths, rule, keep, expected_steps)
     if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
         plan.expect(np.sort(expected_steps.cpu().numpy()), len(inputs))
-    blocks = _Blocks.of(network, inputs)
     return read_in_blocks(network, inputs, lengths, rule, keep, plan, blocks.read)
 
 
@@ -78,12 +84,13 @@ class _Blocks:
 
     all: ClassVar[WeakKeyDictionary[Network, _Blocks]] = WeakKeyDictionary()
 
-    def __init__(self, network: Network, key: Hashable):
+    def __init__(self, network: Network, inputs: Tensor, key: Hashable):
         self.network, self.key = ref(network), key
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
         self.weights = [part for part in network.cell.parameters() if part.requires_grad]
         self.blocks: dict[Hashable, _Block] = {}
-        self.failed = False
+        self.failed = False  # whether its cell cannot be captured, for example because it waits for the GPU
+        self.random = self._is_random(network, inputs)
 
     @classmethod
     def of(cls, network: Network, inputs: Tensor) -> _Blocks:
@@ -97,8 +104,17 @@ class _Blocks:
         )  # fmt: skip
         found = cls.all.get(network)
         if found is None or found.key != key or len(found.blocks) > MAX_BLOCKS:
-            found = cls.all[network] = _Blocks(network, key)
+            found = cls.all[network] = _Blocks(network, inputs, key)
         return found
+
+    @staticmethod
+    @torch.no_grad()
+    def _is_random(network: Network, inputs: Tensor) -> bool:
+        """Whether a step draws random numbers."""
+        read = torch.cuda.get_rng_state if inputs.is_cuda else torch.get_rng_state
+        before = read()
+        network.cell(inputs[:1, 0], network.initial_state(1))
+        return not torch.equal(before, read())
 
     def read(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """The features [rows, steps, …] of a block and the state after it."""
@@ -130,14 +146,10 @@ class _Block:
         self.after: State = None  # the state after the block, and the features
         self.outputs: tuple[Tensor, ...] = ()
         self.gradients: tuple[Tensor | None, ...] = ()
-        self.random: bool | None = None  # whether the cell draws random numbers, once it is known
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Features and the parts of the state after the block, valid until another block is computed."""
-        before = self.generator_state() if self.random is None else None
         self._launch(0, *given)
-        if before is not None:
-            self.random = not torch.equal(before, self.generator_state())
         return self.outputs
 
     def backward(self, *given: Tensor) -> tuple[Tensor | None, ...]:
@@ -147,12 +159,6 @@ class _Block:
 
     def is_captured(self, backward: bool) -> bool:
         return bool(self.graphs[backward].graphs)
-
-    def generator_state(self) -> Tensor:
-        return torch.cuda.get_rng_state() if self.device == "cuda" else torch.get_rng_state()
-
-    def set_generator_state(self, state: Tensor) -> None:
-        (torch.cuda.set_rng_state if self.device == "cuda" else torch.set_rng_state)(state)
 
     def _launch(self, backward: int, *given: Tensor) -> None:
         graphs = self.graphs[backward]
@@ -218,7 +224,6 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def forward(ctx, block: _Block, number: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         given = tensors[:number]
-        ctx.generator_state = None if block.random is False else block.generator_state()
         outputs = tuple(part.clone() for part in block.forward(*given))
         ctx.block = block
         ctx.save_for_backward(*given)
@@ -231,14 +236,9 @@ class _Read(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients: Tensor):  # type: ignore[override]
-        block, now = ctx.block, None
+        block = ctx.block
         wanted = [own for own, output in zip(gradients, block.outputs, strict=True) if output.is_floating_point()]
-        if block.random:
-            now = block.generator_state()
-            block.set_generator_state(ctx.generator_state)
         found = block.backward(*ctx.saved_tensors, *wanted)
-        if now is not None:
-            block.set_generator_state(now)
         return None, None, *(None if part is None else part.clone() for part in found)
 
 
