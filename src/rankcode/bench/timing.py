@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import platform
 import statistics
 import time
@@ -10,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from rankcode.progress import Progress
 
@@ -82,18 +82,22 @@ def megabytes(work: Callable[[], Any], device: str) -> float:
         before = torch.cuda.memory_allocated()
         work()
         return (torch.cuda.max_memory_allocated() - before) / 1e6
-    there = {part.untyped_storage().data_ptr() for part in gc.get_objects() if type(part) in (Tensor, nn.Parameter)}
-    saved: dict[int, int] = {}
+    saved: dict[StorageWeakRef, int] = {}
+    held: set[StorageWeakRef] = set()
 
     def pack(part: Tensor) -> Tensor:
-        storage = part.untyped_storage()
-        if storage.data_ptr() not in there:  # weights and inputs are there anyway
-            saved[storage.data_ptr()] = storage.nbytes()
+        saved[StorageWeakRef(part.untyped_storage())] = part.untyped_storage().nbytes()
         return part
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda part: part):
+    def unpack(part: Tensor) -> Tensor:
+        if not held:  # the backward pass begins
+            held.update(storage for storage in saved if not storage.expired())
+        return part
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         work()
-    return sum(saved.values()) / 1e6
+    # What is there after the backward pass, weights and inputs, was not saved for it.
+    return sum(saved[storage] for storage in held if storage.expired()) / 1e6
 
 
 def quartiles(seconds: list[float]) -> tuple[float, float, float]:

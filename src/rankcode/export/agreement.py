@@ -19,7 +19,7 @@ from rankcode.inference import checked_run, decide
 from rankcode.network import Network
 
 TOLERANCE = 1e-4  # of probabilities: rounding of float32, added up over the steps of a row
-MIN_TIMED_BLOCKS, TIMED_SECONDS = 3, 1.0
+MIN_TIMED_BLOCKS, TIMED_SECONDS = 3, 0.2
 
 
 def session_of(model: bytes) -> Any:
