@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from functools import cache
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -39,6 +40,17 @@ def few_updates(monkeypatch):
 
     monkeypatch.setattr(plan, "MIN_UPDATES", 150)
     monkeypatch.setattr(plan, "DEFAULT_EPOCHS", 1)
+
+
+@pytest.fixture(scope="session")
+def operators_are_read_once():
+    """PyTorch's exporter makes its table of ONNX operators anew for every export, which takes a quarter of the time."""
+    pytest.importorskip("onnxscript")
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @pytest.fixture(scope="session")

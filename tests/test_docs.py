@@ -97,6 +97,7 @@ sys.meta_path.insert(0, Block())
 """
 
 
+@pytest.mark.usefixtures("operators_are_read_once")
 def test_export(monkeypatch, tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     page = run_page("export.md", monkeypatch, tmp_path)

@@ -11,6 +11,7 @@ import rankcode as rc
 from rankcode.cli.main import main
 
 ort = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("operators_are_read_once")
 
 
 def about(path):

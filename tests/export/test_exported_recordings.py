@@ -7,6 +7,7 @@ import rankcode as rc
 from real_recordings import recordings, speech_network
 
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("operators_are_read_once")
 WORDS = ("yes", "left", "bird", "_background_noise_")
 
 

@@ -14,6 +14,7 @@ from live_networks import CLASSES, NETWORKS, RULES, inputs_for, network_of, seri
 from rankcode.export.step import exportable
 
 onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("operators_are_read_once")
 
 STEPS = 14
 PAIRS = {  # every cell and every rule
