@@ -86,7 +86,7 @@ def test_live_rows_get_the_decisions_of_whole_rows(fitted, kind):
 
 
 def test_wishes():
-    x, y = series()
+    x, y = series(steps=30)
     eager = rc.EarlyClassifier(alpha=3.0, random_state=0).fit(x, y)
     exact = rc.EarlyClassifier(accuracy=0.95, random_state=0).fit(x, y)
     assert eager.tuning_.expected.mean_steps < exact.tuning_.expected.mean_steps
@@ -119,7 +119,7 @@ def test_saved_and_loaded(fitted, tmp_path):
 
 
 def test_inside_scikit_learn():
-    x, y = series(30)
+    x, y = series(30, 24)
     pipeline = make_pipeline(FunctionTransformer(lambda part: part * 2), rc.EarlyClassifier(random_state=0))
     assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
     search = GridSearchCV(rc.EarlyClassifier(random_state=0), {"alpha": [0.1, 1.0]}, cv=2).fit(x, y)
@@ -128,14 +128,14 @@ def test_inside_scikit_learn():
 
 
 def test_weights_of_classes_and_validation_data():
-    x, y = series(60)
+    x, y = series(60, 30)
     few = np.concatenate([np.flatnonzero(y == "slow"), np.flatnonzero(y == "fast")[:4]])
     noisy = x + np.random.default_rng(0).standard_normal(x.shape)
     plain = rc.EarlyClassifier(alpha=0.0, random_state=0).fit(noisy[few], y[few])
     balanced = rc.EarlyClassifier(alpha=0.0, class_weight="balanced", random_state=0).fit(noisy[few], y[few])
     rare = [each.predict_proba(noisy)[:, 0].mean() for each in (plain, balanced)]
     assert rare[1] > rare[0]
-    other, labels = series(50, seed=3)
+    other, labels = series(50, 30, seed=3)
     tuned = rc.EarlyClassifier(accuracy=0.9, random_state=0).fit(x, y, validation=(other, labels))
     assert tuned.tuning_.rows == 50
     with pytest.raises(ValueError, match="'huge' of the validation data"):
@@ -197,7 +197,7 @@ def test_the_picture_of_answers(fitted):
 
 @pytest.mark.parametrize("frame_of", [pandas.DataFrame, polars.DataFrame], ids=["pandas", "polars"])
 def test_frames_in_long_form(frame_of, tmp_path):
-    x, y = series(channels=2)
+    x, y = series(24, 30, channels=2)
     steps = x.shape[1]
     ids = np.repeat(np.arange(len(x))[::-1], steps)  # those of the Series below are in another order
     table = {"id": ids, "time": np.tile(np.arange(steps), len(x)), "a": x[:, :, 0].ravel(), "b": x[:, :, 1].ravel()}

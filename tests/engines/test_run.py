@@ -63,6 +63,7 @@ RULES = {
     "reads features": FirstFeatures(),
 }
 
+
 def outcome(network, inputs, rule, keep, engine):
     """The decision, every entry in order, and the gradients of the parameters and of the inputs."""
     x = inputs.clone().requires_grad_()

@@ -11,7 +11,7 @@ import live_networks as live
 import rankcode as rc
 from rankcode.streaming import pool as pool_module
 
-quiet = settings(deadline=None, max_examples=40, derandomize=True)
+quiet = settings(deadline=None, max_examples=20, derandomize=True)
 every_cell = pytest.mark.parametrize("name", live.NETWORKS)
 
 

@@ -25,7 +25,7 @@ from live_networks import (
 )
 from rankcode.streaming import stream as stream_module
 
-quiet = settings(deadline=None, max_examples=60, derandomize=True)
+quiet = settings(deadline=None, max_examples=30, derandomize=True)
 every_cell = pytest.mark.parametrize("name", NETWORKS)
 
 
