@@ -31,6 +31,17 @@ def test_there_is_a_case_for_every_engine_and_way_of_planting():
         work()
 
 
+@pytest.mark.parametrize("cell", ["conv-lstm", "lif"])
+def test_cells_that_pytorch_has_no_layer_for_are_compared_with_a_loop_over_steps(cell):
+    shape = Shape(batch_size=3, steps=4, input_size=10, hidden_size=2, cell=cell)
+    assert set(runnable(shape, "cpu")) == {"stepwise", "whole"}
+    cases = make_cases(shape, ("stepwise",), "cpu")
+    assert sum(case.engine == CONVENTIONAL for case in cases) == 2
+    for work in cases.values():
+        work()
+    assert shape.step_shape == ((1, 3, 3) if cell == "conv-lstm" else (10,))
+
+
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("sizes", [(40, 30, 3, 8), (7, 5, 1, 1), (9, 20, 12, 30, 0)])
 def test_on_a_cpu_a_threshold_fires_at_the_planted_steps(cell, sizes, monkeypatch):

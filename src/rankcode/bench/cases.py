@@ -1,11 +1,13 @@
 """The pieces of work that are timed: one batch, in training or inference, with conventional training or with an engine.
 
-Spikes are planted, so that every engine reads exactly the same steps. On a GPU the rule is `FireAt`. On a CPU it is a
-threshold, as in real use: a unit of the network detects a signal, which the inputs have at the planted steps.
+Spikes are planted, so that every engine reads exactly the same steps. On a GPU, and for cells other than LSTM and GRU,
+the rule is `FireAt`. Otherwise it is a threshold, as in real use: a unit of the network detects a signal, which the
+inputs have at the planted steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +21,15 @@ from rankcode import cells
 from rankcode.engines import ENGINES, run
 from rankcode.engines.agreement import products_in
 from rankcode.engines.cuda_graph import WARMUP_RUNS, CudaGraphs
+from rankcode.engines.run import read_steps
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.objectives import AtSpike
 from rankcode.rules import FireAt, Never, Rule, Threshold
+from rankcode.state import State
 
 Mode = Literal["training", "inference", "stream"]
+CellName = Literal["lstm", "gru", "conv-lstm", "lif"]
 CONVENTIONAL = "conventional"
 SIGNAL = 50.0  # other inputs are normal
 Work = Callable[[], Any]
@@ -50,12 +55,22 @@ class Shape:
     hidden_size: int = 128
     readout_layer_size: int = 32  # 0: the readout is one linear layer
     num_classes: int = 11
-    cell: Literal["lstm", "gru"] = "lstm"
+    cell: CellName = "lstm"
+
+    @property
+    def step_shape(self) -> tuple[int, ...]:
+        """Of a step's inputs. A ConvLSTM reads square images of at most `input_size` pixels."""
+        side = math.isqrt(self.input_size)
+        return (1, side, side) if self.cell == "conv-lstm" else (self.input_size,)
 
     def network(self) -> Network:
-        kind = cells.LSTM if self.cell == "lstm" else cells.GRU
-        inner, outputs = self.readout_layer_size, self.num_classes
-        cell, readout = kind(self.input_size, self.hidden_size), None
+        inner, outputs, size = self.readout_layer_size, self.num_classes, (self.input_size, self.hidden_size)
+        if self.cell == "conv-lstm":
+            image_size = self.step_shape[1], self.step_shape[2]
+            return Network(cells.ConvLSTM(1, self.hidden_size, image_size, kernel_size=7), outputs)
+        if self.cell == "lif":
+            return Network(cells.Stack(cells.LIF(*size), cells.LIF(self.hidden_size, self.hidden_size)), outputs)
+        cell, readout = (cells.LSTM if self.cell == "lstm" else cells.GRU)(*size), None
         if inner:
             readout = nn.Sequential(nn.Linear(self.hidden_size, inner), nn.ReLU(), nn.Linear(inner, outputs))
         return Network(cell, outputs, readout)
@@ -75,17 +90,17 @@ def make_cases(
     """Conventional training and inference, and every engine with every way of planting spikes, or with some."""
     torch.manual_seed(0)
     network = shape.network().to(device)
-    inputs = torch.randn(shape.batch_size, shape.steps, shape.input_size, device=device)
+    inputs = torch.randn(shape.batch_size, shape.steps, *shape.step_shape, device=device)
     labels = torch.randint(shape.num_classes, (shape.batch_size,), device=device)
     cases = dict(_conventional(network, inputs, labels))
-    on_gpu = device.startswith("cuda")
-    if not on_gpu:
+    on_gpu, detects = device.startswith("cuda"), device == "cpu" and shape.cell in ("lstm", "gru")
+    if detects:
         _add_detector(network)
     steps_by_way = planted(shape.steps, shape.batch_size)
     for spikes in ways or steps_by_way:
         steps, x = steps_by_way[spikes].to(device), inputs
-        rule = FireAt(steps) if on_gpu else Threshold(0.95)
-        if not on_gpu:
+        rule = Threshold(0.95) if detects else FireAt(steps)
+        if detects:
             x = inputs.clone()
             x[torch.arange(len(x)), steps - 1, 0] = SIGNAL
         # Rows are expected where they answer, as in training and `evaluate`, which know where rows answered last. On a
@@ -117,7 +132,7 @@ def _add_detector(network: Network) -> None:
 
 def runnable(shape: Shape, device: str) -> Iterator[str]:
     """The engines that can run here, without those that are not meant to be fast."""
-    network, inputs = shape.network().to(device), torch.zeros(1, 1, shape.input_size, device=device)
+    network, inputs = shape.network().to(device), torch.zeros(1, 1, *shape.step_shape, device=device)
     for engine in ENGINES:
         slow = engine == "reference" or (engine in ("triton", "graphs") and device == "cpu")  # they are for GPUs
         if not slow and ENGINES[engine].can_run(network, inputs, Never()) is None:
@@ -125,11 +140,12 @@ def runnable(shape: Shape, device: str) -> Iterator[str]:
 
 
 def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[tuple[Case, Work]]:
-    """PyTorch's own layer on whole sequences with the loss at the end: in both layouts, on a GPU in every precision."""
-    cell: Any = network.cell
-    kind = nn.LSTM if isinstance(cell, cells.LSTM) else nn.GRU
+    """Whole sequences with the loss at the end, on a GPU in every precision: PyTorch's own layer in both layouts, or a
+    loop over the steps for cells that PyTorch has no layer for."""
     for rows_first in (True, False):
-        layer: Any = kind(cell.input_size, cell.hidden_size, cell.num_layers, batch_first=rows_first).to(inputs.device)
+        layer = _layer(network, rows_first)
+        if layer is None:
+            continue
         x = inputs if rows_first else inputs.transpose(0, 1).contiguous()
         for precision in ("float32", "tf32", "bfloat16") if inputs.is_cuda else ("float32",):
 
@@ -149,6 +165,27 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
             name = precision if rows_first else f"{precision}, steps first"
             yield Case("training", "all at T", CONVENTIONAL, name), train
             yield Case("inference", "all at T", CONVENTIONAL, name), infer
+
+
+def _layer(network: Network, rows_first: bool) -> Any:
+    """What conventional training runs: from inputs to (features, state)."""
+    cell: Any = network.cell
+    if isinstance(cell, cells.LSTM | cells.GRU):
+        kind = nn.LSTM if isinstance(cell, cells.LSTM) else nn.GRU
+        sizes = cell.input_size, cell.hidden_size, cell.num_layers
+        return kind(*sizes, batch_first=rows_first).to(next(cell.parameters()).device)
+    return _Loop(network) if rows_first else None
+
+
+class _Loop(nn.Module):
+    """A cell, called for one step after the other."""
+
+    def __init__(self, network: Network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, State]:
+        return read_steps(self.network, inputs, self.network.initial_state(len(inputs)))
 
 
 def _with_engine(

@@ -86,7 +86,7 @@ def _is_rival(conventional: Case, case: Case) -> bool:
 def measure_stream(shape: Shape, repeats: int) -> Measured:
     """One step of a `Stream` on the CPU, rule included."""
     stream, seconds = Stream(shape.network(), Threshold(1.0)), []
-    x = torch.randn(shape.input_size)
+    x = torch.randn(shape.step_shape)
     for _ in range(max(100, 50 * repeats)):
         begun = time.perf_counter()
         stream.push(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Literal
 
-from rankcode.bench.cases import Shape, runnable
+from rankcode.bench.cases import CellName, Shape, runnable
 from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
 from rankcode.bench.grid import grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
@@ -34,6 +34,7 @@ class Bench:
 
         rankcode bench
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
+        rankcode bench --cell conv-lstm --batch-sizes 64 --steps 10 --input-size 784 --hidden-size 20
         rankcode bench --grid 64 --device cpu
         rankcode bench --lengths 100 1000 10000 --batch-sizes 16 --input-size 8 --hidden-size 32
         rankcode bench --epochs 20 --batch-sizes 512
@@ -52,8 +53,9 @@ class Bench:
     """Values in a step."""
     hidden_size: int = 128
     """Units of the cell."""
-    cell: Literal["lstm", "gru"] = "lstm"
-    """Recurrent cell."""
+    cell: CellName = "lstm"
+    """Recurrent cell. A conv-lstm reads square images of at most --input-size pixels and has --hidden-size maps; lif is
+    two layers of spiking neurons."""
     engines: tuple[str, ...] = ()
     """Which engines. Default: all that can run here, except reference."""
     repeats: int = 15
