@@ -1,6 +1,7 @@
 """Blocks of steps as CUDA graphs: see also test_run.py, which runs them on a CPU, without capturing them."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -79,9 +80,8 @@ def test_every_cell_gives_what_stepwise_gives_while_its_weights_change(cell, obj
                 parameter -= 0.05 * parameter.grad
             inputs = inputs.roll(1, 0)
             lengths = lengths.roll(1, 0)
-    captured = [
-        graph for block in graphs._Blocks.all[network].blocks.values() for graph in block.graphs if graph.graphs
-    ]
+    (blocks,) = graphs._Blocks.all[network].values()
+    captured = [graph for block in blocks.blocks.values() for graph in block.graphs if graph.graphs]
     assert len(captured) >= 4 if device == "cuda" else not captured
 
 
@@ -131,6 +131,26 @@ def test_a_cell_with_dropout_has_the_gradient_of_its_own_random_numbers(device, 
     assert not torch.allclose(kept, other)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_after_inference_and_inference_in_several_threads(device, monkeypatch):
+    monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
+    network, inputs, lengths = made("ConvLSTM", device)
+    labels, rule = torch.arange(len(inputs), device=device) % 3, rc.Threshold(0.8)
+    expected = rc.decide(network, inputs, lengths, rule, engine="stepwise")
+    with ThreadPoolExecutor(4) as pool:
+        turns = [pool.submit(rc.decide, network, inputs, lengths, rule, engine="graphs") for _ in range(12)]
+    for turn in turns:
+        assert torch.equal(turn.result().steps, expected.steps)
+        torch.testing.assert_close(turn.result().probabilities, expected.probabilities)
+    for _ in range(4):
+        results = [
+            outcome(network, inputs, lengths, rc.AtSpike(rule=rule), engine, labels)
+            for engine in ("stepwise", "graphs")
+        ]
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)
+
+
 def test_what_it_cannot_run():
     network, inputs, _ = made("LIF", "cpu")
     hooked, bound = copy.deepcopy(network), copy.deepcopy(network)
@@ -145,10 +165,14 @@ def test_graphs_are_freed_with_the_network_and_made_anew_for_other_weights():
     network, inputs, lengths = made("LIF", "cpu")
     before = len(graphs._Blocks.all)
     rc.decide(network, inputs, lengths, rc.Threshold(0.8), engine="graphs")
-    first = graphs._Blocks.all[network]
+    assert len(graphs._Blocks.all[network]) == 1
     network.cell.synapses[1].weight = nn.Parameter(torch.zeros_like(network.cell.synapses[1].weight))
     rc.decide(network, inputs, lengths, rc.Threshold(0.8), engine="graphs")
-    assert graphs._Blocks.all[network] is not first
+    assert len(graphs._Blocks.all[network]) == 2
+    for _ in range(5):
+        network.cell.synapses[1].weight = nn.Parameter(network.cell.synapses[1].weight.detach().clone())
+        rc.decide(network, inputs, lengths, rc.Threshold(0.8), engine="graphs")
+    assert len(graphs._Blocks.all[network]) <= graphs.MAX_SETTINGS
     del network
     assert len(graphs._Blocks.all) == before
 
@@ -184,5 +208,5 @@ def test_a_cell_that_waits_for_the_gpu_runs_without_graphs(monkeypatch):
             ]
             for one, other in zip(*results, strict=True):
                 torch.testing.assert_close(other, one)
-    assert graphs._Blocks.all[network].failed
+    assert [blocks.failed for blocks in graphs._Blocks.all[network].values()] == [True]
     assert torch.randn(3, device="cuda").isfinite().all()

@@ -76,7 +76,8 @@ class CudaGraphs:
         graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
         # A failed capture leaves its stream as the current one; the outer context restores it.
         outer = torch.cuda.stream(torch.cuda.current_stream())
-        with used_constants() as constants, outer, torch.cuda.graph(graph, self.pool, stream):
+        mode = "thread_local"  # other threads may allocate memory meanwhile
+        with used_constants() as constants, outer, torch.cuda.graph(graph, self.pool, stream, mode):
             self.work(*arguments)
         self.pool = graph.pool()
         return _Captured(graph, arguments, constants)

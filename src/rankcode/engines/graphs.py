@@ -9,6 +9,7 @@ Cells that draw random numbers, which would be others the second time, or that c
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -32,7 +33,8 @@ from rankcode.state import State, map_state
 MAX_BLOCK_STEPS = 16
 MIN_ROWS = 8  # of a graph: it runs fewer rows in the same time
 MAX_OUTPUTS = 2**21  # of a step
-MAX_BLOCKS = 64  # captured for one network; if more are needed, it starts anew
+MAX_BLOCKS = 64  # captured with the same settings; if more are needed, they are captured anew
+MAX_SETTINGS = 4  # of a network whose blocks are kept: training and evaluation, for example
 
 
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
@@ -60,7 +62,8 @@ def run(
         return stepwise.run(network, inputs, lengths, rule, keep, expected_steps)
     if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
         plan.expect(np.sort(expected_steps.cpu().numpy()), len(inputs))
-    return read_in_blocks(network, inputs, lengths, rule, keep, plan, blocks.read)
+    with blocks.lock, torch.cuda.device_of(inputs):
+        return read_in_blocks(network, inputs, lengths, rule, keep, plan, blocks.read)
 
 
 class _Plan:
@@ -80,15 +83,16 @@ class _Plan:
 
 
 class _Blocks:
-    """The captured blocks of a network, as long as its weights, its mode and PyTorch's settings stay the same."""
+    """The captured blocks of a network with the same weights, modes of its modules and settings of PyTorch."""
 
-    all: ClassVar[WeakKeyDictionary[Network, _Blocks]] = WeakKeyDictionary()
+    all: ClassVar[WeakKeyDictionary[Network, dict[Hashable, _Blocks]]] = WeakKeyDictionary()
 
-    def __init__(self, network: Network, inputs: Tensor, key: Hashable):
-        self.network, self.key = ref(network), key
+    def __init__(self, network: Network, inputs: Tensor):
+        self.network = ref(network)
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
         self.weights = [part for part in network.cell.parameters() if part.requires_grad]
         self.blocks: dict[Hashable, _Block] = {}
+        self.lock = threading.RLock()  # a block has memory for one run at a time
         self.failed = False  # whether its cell cannot be captured, for example because it waits for the GPU
         self.random = self._is_random(network, inputs)
 
@@ -102,10 +106,12 @@ class _Blocks:
             inputs.device, precision, backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, modes,
             tuple((part.data_ptr(), part.requires_grad) for part in weights),
         )  # fmt: skip
-        found = cls.all.get(network)
-        if found is None or found.key != key or len(found.blocks) > MAX_BLOCKS:
-            found = cls.all[network] = _Blocks(network, inputs, key)
-        return found
+        found = cls.all.setdefault(network, {})
+        if key not in found or len(found[key].blocks) > MAX_BLOCKS:
+            if len(found) == MAX_SETTINGS:
+                del found[next(iter(found))]
+            found[key] = _Blocks(network, inputs)
+        return found[key]
 
     @staticmethod
     @torch.no_grad()
@@ -120,7 +126,7 @@ class _Blocks:
         """The features [rows, steps, …] of a block and the state after it."""
         rows, before = len(inputs), list(_parts(state))
         number = max(MIN_ROWS, 1 << (rows - 1).bit_length())  # a power of two, so that few graphs are needed
-        key = number, inputs.shape[1:], inputs.requires_grad
+        key = number, inputs.shape[1:], inputs.requires_grad, torch.is_inference_mode_enabled()
         if key not in self.blocks:
             self.blocks[key] = _Block(self, state, inputs.requires_grad)
         block = self.blocks[key]
@@ -238,8 +244,9 @@ class _Read(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor):  # type: ignore[override]
         block = ctx.block
         wanted = [own for own, output in zip(gradients, block.outputs, strict=True) if output.is_floating_point()]
-        found = block.backward(*ctx.saved_tensors, *wanted)
-        return None, None, *(None if part is None else part.clone() for part in found)
+        with block.blocks.lock:
+            found = block.backward(*ctx.saved_tensors, *wanted)
+            return None, None, *(None if part is None else part.clone() for part in found)
 
 
 def _parts(state: State) -> Iterator[Tensor]:
