@@ -32,6 +32,22 @@ class Counting(nn.Module):
         return hidden, (hidden, state[1] + 1)
 
 
+class Stateless(nn.Module):
+    """A cell that remembers nothing."""
+
+    output_shape = (6,)
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def initial_state(self, batch_size):
+        return None
+
+    def forward(self, x_t, state):
+        return self.layer(x_t).tanh(), None
+
+
 CELLS = {
     "ConvLSTM": (lambda: rc.cells.ConvLSTM(1, 3, (8, 8)), (1, 8, 8)),
     "Glimpses": (lambda: rc.cells.Glimpses((8, 8), 20, channels=8, hidden_size=6, dropout=0.0), (1, 8, 8)),
@@ -39,6 +55,7 @@ CELLS = {
     "stack": (lambda: rc.cells.Stack(rc.cells.LIF(4, 6), rc.cells.LSTM(6, 5)), (4,)),
     "sequences": (lambda: rc.cells.Stack(rc.cells.GRU(4, 6), rc.cells.LSTM(6, 5)), (4,)),
     "own": (Counting, (4,)),
+    "stateless": (Stateless, (4,)),
 }
 
 

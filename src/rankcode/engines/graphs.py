@@ -128,7 +128,7 @@ class _Blocks:
         number = max(MIN_ROWS, 1 << (rows - 1).bit_length())  # a power of two, so that few graphs are needed
         key = number, inputs.shape[1:], inputs.requires_grad, torch.is_inference_mode_enabled()
         if key not in self.blocks:
-            self.blocks[key] = _Block(self, state, inputs.requires_grad)
+            self.blocks[key] = _Block(self, inputs, state)
         block = self.blocks[key]
         given = [_padded(part, number) for part in (inputs, *before)]
         if torch.is_grad_enabled() and (self.weights or any(part.requires_grad for part in given)):
@@ -142,11 +142,10 @@ class _Blocks:
 class _Block:
     """So many steps of so many rows, forward and backward."""
 
-    def __init__(self, blocks: _Blocks, state: State, of_inputs: bool):
-        self.blocks, self.network, self.of_inputs = blocks, blocks.network, of_inputs
+    def __init__(self, blocks: _Blocks, inputs: Tensor, state: State):
+        self.blocks, self.network, self.of_inputs = blocks, blocks.network, inputs.requires_grad
         self.before = map_state(lambda part: part[:0], state)
-        device = next(_parts(state)).device
-        self.device = device.type
+        self.device = inputs.device.type
         self.precision = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
         self.graphs = CudaGraphs(self._forward, pool=blocks.pool), CudaGraphs(self._backward, pool=blocks.pool)
         self.after: State = None  # the state after the block, and the features
