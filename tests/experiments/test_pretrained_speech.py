@@ -5,45 +5,6 @@ import rankcode as rc
 from rankcode.experiments import pretrained_speech as speech
 
 
-@pytest.fixture(scope="module")
-def sounds():
-    """Tones of two lengths, and noise."""
-    generator = torch.Generator().manual_seed(0)
-    time = torch.arange(speech.SECOND) / speech.SECOND
-    pitch = torch.randint(200, 3000, (24, 1), generator=generator)
-    samples = (8000 * torch.sin(2 * torch.pi * pitch * time)).short()
-    lengths = torch.tensor([speech.SECOND, 9000]).repeat(12)
-    samples[time * speech.SECOND >= lengths[:, None]] = 0
-    noise = 0.1 * torch.randn(3 * speech.SECOND, generator=generator)
-    return speech.Sounds(samples, lengths, torch.arange(24) % 11, noise)
-
-
-def test_frames_are_those_of_the_front_end(sounds):
-    values = speech.log_mel(sounds.samples[:3].float() / 32768)
-    for row, own in enumerate(values):
-        frames = speech.LOG_MEL.frames(sounds.samples[row].float() / 32768)
-        torch.testing.assert_close(own, rc.front_ends.audio.power_of(frames), atol=0.05, rtol=0)  # half of a byte
-
-
-def test_augmentation_makes_silence_of_some_and_leaves_the_labels_of_the_others(sounds):
-    rows = torch.arange(24).repeat(40)
-    values, labels = speech.augmented(sounds, rows, torch.Generator().manual_seed(0))
-    silent = labels == speech.SILENCE
-    assert 0.04 < silent.float().mean() < 0.13
-    assert torch.equal(labels[~silent], sounds.labels[rows][~silent])
-    assert values.shape == (960, 51, 40)
-    assert values.isfinite().all()
-    assert not torch.equal(values[0], values[24])  # another variant of the same recording
-
-
-def test_masks_are_stretches_of_bands_and_of_frames():
-    inputs = speech.masked(torch.ones(50, 101, 40), torch.Generator().manual_seed(0))
-    bands, frames = (inputs == 0).all(1), (inputs == 0).all(2)
-    assert bands.sum(1).max() == 40 // 6
-    assert 8 < frames.sum(1).max() <= 16
-    assert torch.equal(inputs == 0, bands[:, None] | frames[:, :, None])
-
-
 def test_the_loss_counts_the_steps_until_the_network_is_sure():
     logits = torch.zeros(2, 4, 12)
     logits[0, 1, 3] = 20.0  # sure from its second step on: steps 3 and 4 do not count
@@ -64,8 +25,8 @@ def test_steps_of_the_network_are_those_of_the_kernels():
 
 
 def test_a_short_training_gives_a_model_like_the_one_that_ships(sounds, tmp_path):
-    (network,) = speech.pretrain(sounds, epochs=1, batch_size=12)
-    rc.save(network, tmp_path / "model.safetensors")
+    best, other = speech.pretrain(sounds, epochs=1, batch_size=12, seeds=2)
+    rc.save(speech.refined(best, [other], sounds, epochs=1, batch_size=12), tmp_path / "model.safetensors")
     loaded, shipped = rc.load(tmp_path / "model.safetensors"), rc.load("speech-commands")
     assert {name: part.shape for name, part in loaded.state_dict().items()} == {
         name: part.shape for name, part in shipped.state_dict().items()
@@ -75,7 +36,38 @@ def test_a_short_training_gives_a_model_like_the_one_that_ships(sounds, tmp_path
     assert rc.predict(loaded, sounds.samples[0].float().numpy() / 32768)[0].label in speech.LABELS
 
 
+def test_refinement_averages_copies_and_takes_more_teachers_in_each_round(sounds, monkeypatch):
+    """With a training that only adds its learning rate to the weights."""
+    first, other = speech.student(), speech.student()
+    before, taught = [part.clone() for part in first.parameters()], []
+
+    def train_student(network, sounds, teacher, recipe, *_):
+        taught.append(list(teacher.args[0]))
+        with torch.no_grad():
+            for part in network.parameters():
+                part += recipe.rate
+
+    monkeypatch.setattr(speech, "train_student", train_student)
+    found = speech.refined(first, [other], sounds)
+    rates = [sum(recipe.rate for recipe in recipes) / 2 for recipes in speech.ROUNDS]
+    for part, old, now in zip(found.parameters(), before, first.parameters(), strict=True):
+        torch.testing.assert_close(part, old + sum(rates))
+        assert torch.equal(now, old)
+    assert taught[:2] == [[first], [first]] and taught[2] == taught[3] and taught[2][:2] == [first, other]
+    assert len(taught[2]) == 4
+
+
+def test_teachers_answer_with_their_mean_and_silence_with_its_label():
+    torch.manual_seed(0)
+    networks, inputs = [speech.student().eval() for _ in range(2)], torch.randn(2, 12, 40)
+    own = [speech.mean_answers([each], inputs, torch.tensor([3, 4])) for each in networks]
+    answers = speech.mean_answers(networks, inputs, torch.tensor([3, speech.SILENCE]))
+    torch.testing.assert_close(answers[0], (own[0][0] + own[1][0]) / 2)
+    assert answers[1].tolist() == [*11 * [0.0], 1.0]
+
+
 def test_a_network_is_scored_with_its_best_threshold(sounds, monkeypatch):
+    monkeypatch.setattr(speech, "SILENCES", 50)
     network = speech.student().eval()
     network.front_end, network.label_names = rc.load("speech-commands").front_end, speech.LABELS
     never = speech.score(network, sounds)  # it is not sure of anything, and hears everything
