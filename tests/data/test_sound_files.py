@@ -168,6 +168,7 @@ def changed(content, at, new):
 GOOD = wav(pcm(tone(), 16))
 NOT_A_NUMBER = np.array([0, 0.5, np.nan, 0.5], "<f4").tobytes()
 INFINITE = np.array([0, np.inf], "<f8").tobytes()
+BOTH_INFINITE = np.array([np.inf, -np.inf], "<f4").tobytes()  # whose mean makes NumPy warn
 BAD = {
     "no byte": (b"", "empty"),
     "cut in the sound": (GOOD[:-101], r"cut short: 16,000 bytes of sound announced, 15,899 there"),
@@ -179,6 +180,7 @@ BAD = {
     "rubbish": (np.random.default_rng(0).bytes(5000), "not sound"),
     "NaN": (wav(NOT_A_NUMBER, form=3, bits=32), "NaN"),
     "infinity": (wav(INFINITE, form=3, bits=64), "infinity"),
+    "infinity and its negative": (wav(BOTH_INFINITE, form=3, bits=32, channels=2), "NaN or infinity"),
     "no known format": (wav(pcm(tone(), 16), form=0x1234), "not sound"),
     "no channel": (wav(pcm(tone(), 16), channels=0), "not sound"),
     "half a sample": (wav(b"\1"), "no samples"),
@@ -187,6 +189,7 @@ BAD = {
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("content", "says"), BAD.values(), ids=BAD)
 def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path, content, says):
     path = tmp_path / "bad one.wav"

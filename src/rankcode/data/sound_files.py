@@ -117,7 +117,9 @@ def _any_format(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndar
                 if len(block) == 0:
                     break
                 total += len(block)
-                yield block[:, 0] if sound.channels == 1 else block.mean(1)
+                with np.errstate(invalid="ignore"):  # +∞ and −∞ in two channels: `sound_blocks` says so
+                    mono = block.mean(1)
+                yield mono
             # The length of an MP3 is an estimate; 2⁶² and more stand for an unknown length.
             if total < sound.frames < 2**62 and sound.format != "MP3":
                 raise BadData(f"{path} is cut short: {sound.frames:,} samples announced, {total:,} there")
