@@ -96,6 +96,7 @@ def test_version(capsys):
         ("train spotting extra", "extra"),
         ("train spoting", "no task and no data 'spoting': did you mean spotting?"),
         ("train spotting --banana 1", "there is no option --banana (see rankcode train --help)"),
+        ("sweep spotting --over beta=0,1 --model recurrent", "there is no option --model (see rankcode sweep --help)"),
         ("train spotting --learning-rat=1", "there is no option --learning-rat: did you mean --learning-rate? (see"),
         ("train spotting --learning-rate fast", 'Invalid value for --learning-rate: unable to convert "fast"'),
         ("train spotting --learning-rate", "--learning-rate requires an argument"),

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -102,7 +101,8 @@ def parsed(argv: list[str], options: set[str] | None = None) -> Any:
         default_parameter=Parameter(consume_multiple=True, negative_iterable=(), show_default=_shown),
     )
     app.default(kind)
-    options.update(_names(kind))
+    for argument in app.assemble_argument_collection().filter_by(parse=True):
+        options.update(name.lstrip("-").replace("-", "_") for name in argument.names)
     console = Console()
     try:
         make, bound, _ = app.parse_args(rest, console=console, exit_on_error=False, print_error=False)
@@ -123,17 +123,6 @@ def parsed(argv: list[str], options: set[str] | None = None) -> Any:
         make(*bound.args, **bound.kwargs)
     print(ALSO_AN_OPTION.sub(lambda found: found[1] + " " * (len(found[0]) - len(found[1])), text.get()), end="")
     return None
-
-
-def _names(kind: Any) -> Iterator[str]:
-    """The names of the arguments of a command."""
-    from dataclasses import fields, is_dataclass  # takes longer than all of --help
-
-    for each in fields(kind):
-        if is_dataclass(each.default_factory):
-            yield from _names(each.default_factory)
-        else:
-            yield each.name
 
 
 def _shown(default: Any) -> Any:
