@@ -10,7 +10,7 @@ from torch import nn
 
 import rankcode as rc
 from rankcode import cells
-from rankcode.checks import checked_inputs
+from rankcode.checks import checked_inputs, is_clean
 
 
 def network(outputs=3, cell=None):
@@ -241,3 +241,20 @@ def test_a_bad_row_can_be_sent_to_another_process():
         rc.decide(network(), bad)
     again = pickle.loads(pickle.dumps(error.value))
     assert type(again) is type(error.value) and str(again) == str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "lengths", "clean"),
+    [
+        (torch.zeros(3, 4, 2), [0, 1, 2], None, True),
+        (torch.zeros(3, 4, 2, dtype=torch.uint8), [0, 1, 2], [1, 4, 2], True),
+        (torch.full((3, 4, 2), torch.inf), [0, 1, 2], None, False),
+        (torch.zeros(3, 4, 2), [0, 1, 3], None, False),
+        (torch.zeros(3, 4, 2), [0, -1, 2], None, False),
+        (torch.zeros(3, 4, 2), [0, 1, 2], [1, 5, 2], False),
+        (torch.zeros(3, 4, 2), [0, 1, 2], [1, 0, 2], False),
+    ],
+)
+def test_a_batch_is_clean_if_no_value_is_wrong(inputs, labels, lengths, clean):
+    lengths = None if lengths is None else torch.tensor(lengths)
+    assert is_clean((inputs, torch.tensor(labels), lengths), 3) == clean

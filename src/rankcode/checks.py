@@ -97,6 +97,14 @@ def _check_range(name: str, values: Tensor, low: int, high: int) -> None:
         raise BadRow(f"the {name} of {{}} is {int(values[row])}, outside {low}…{high}", row)
 
 
+def is_clean(batch: tuple[Tensor, Tensor, Tensor | None], num_classes: int) -> bool:
+    """Whether every value of (inputs, labels, lengths) is right, so that no other check can fail on it."""
+    inputs, labels, lengths = batch
+    finite = not inputs.is_floating_point() or bool(inputs.isfinite().all())
+    within = finite and bool(((labels >= 0) & (labels < num_classes)).all())
+    return within and (lengths is None or bool(((lengths >= 1) & (lengths <= inputs.shape[1])).all()))
+
+
 def check_read(inputs: Tensor, steps: Tensor) -> None:
     """Raise if a step that was read holds NaN or infinity. Steps that were not read may hold anything."""
     inputs = inputs.detach()[:, : int(steps.max())]

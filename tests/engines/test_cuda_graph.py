@@ -57,3 +57,17 @@ def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch
         assert record["validation"]["accuracy"] == pytest.approx(other["validation"]["accuracy"], abs=0.02)
     for name, weight in weights.items():
         torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_batches_of_a_data_loader_are_captured_too_unless_their_values_are_wrong(monkeypatch):
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    inputs, labels = Task(ragged=False).train
+    data = torch.utils.data.TensorDataset(inputs[:256], labels[:256])
+    network = rc.Network(rc.cells.LSTM(8, 32), 3)
+    config = rc.Training(epochs=6, device="cuda", engine="triton", progress=False)
+    rc.fit(network, torch.utils.data.DataLoader(data, batch_size=64), rc.AtSpike(0.7), config)
+    assert len(replays) >= 6 * 4 - cuda_graph.WARMUP_RUNS
+    data.tensors[0][100, 0] = torch.nan
+    with pytest.raises(ValueError, match="row"):
+        rc.fit(network, torch.utils.data.DataLoader(data, batch_size=64), rc.AtSpike(0.7), config)

@@ -282,7 +282,8 @@ class Loader:
         except TypeError:
             return None
 
-    def batches(self, batch_size: int, seed: int, device: Device, start: int = 0) -> Iterator[Batch]:
+    def batches(self, batch_size: int, seed: int, device: Device | None, start: int = 0) -> Iterator[Batch]:
+        """`device` None: batches as the loader yields them."""
         sampler = getattr(self.loader, "sampler", None)
         for number in count(start // (self.epoch(batch_size) or start + 1)):
             if hasattr(sampler, "set_epoch"):  # a distributed sampler shuffles by the number of the epoch
@@ -293,13 +294,12 @@ class Loader:
             if batch is None:
                 raise ValueError("the data loader yielded no batch")
 
-    def scan(self, batch_size: int, device: Device) -> Iterator[Batch]:
+    def scan(self, batch_size: int, device: Device | None) -> Iterator[Batch]:
         for batch in self.loader:
             if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
                 raise ValueError(f"a batch must be (inputs, labels[, lengths]), not a {type(batch).__name__}")
-            inputs, labels, *lengths = batch
-            more = (as_tensor(part).to(device) for part in lengths if part is not None)
-            yield Batch(as_tensor(inputs).to(device), as_tensor(labels).to(device), *more)
+            parts = [as_tensor(part) for part in batch if part is not None]
+            yield Batch(*(part if device is None else part.to(device) for part in parts))
 
 
 def steps_of(values: Tensor, lengths: Tensor, index: np.ndarray, at_once: int = 1 << 20) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,14 @@ class Step(nn.Module):
         return objective.beta_at(progress)
 
 
+class Share(NamedTuple):
+    """The rows of a batch that this process trains on."""
+
+    batch: Batch
+    weight: float  # of their mean loss
+    checked: bool = False  # whether all of their values are known to be right
+
+
 class Update:
     """A batch, from its inputs to the new weights: on a GPU as one CUDA graph, if it can be captured. Where the rows
     are kept on the GPU, the graph begins with their index."""
@@ -63,13 +71,14 @@ class Update:
         work = self._captured if self.rows is None else self._captured_rows
         self.graphs = CudaGraphs(work, undo=state.optimizer.zero_grad)
 
-    def __call__(self, prepare: Callable[[], tuple[Batch, float]], progress: float, check: bool) -> None:
-        """`prepare` returns the batch and its weight."""
+    def __call__(self, prepare: Callable[[], Share], progress: float, check: bool) -> None:
+        """`prepare` returns the rows of this process. `check`: whether the values of the batch are to be checked."""
         state, self.progress = self.state, progress
         state.set_learning_rate(state.config.learning_rate_at(progress))
         index = self.answers.index(state.batch)
         if check or not self._replay_rows(index):
-            batch, weight = prepare()
+            batch, weight, checked = prepare()
+            check = check and not checked
             if self.alone is not None:  # to the dtype of the network, before the graph
                 batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
             beta = None if self.alone is None or check else self.alone.captured_beta(batch.inputs, progress)

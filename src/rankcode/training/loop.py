@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.nn.parameter import UninitializedParameter
 
-from rankcode.checks import check_rows_apart, rows_named
-from rankcode.data.sources import Arrays, Batch, Loader, Rows, Source, as_source, split_of
+from rankcode.checks import check_rows_apart, is_clean, rows_named
+from rankcode.data.sources import Arrays, Batch, Loader, Rows, Source, as_source, sent, split_of
 from rankcode.front_ends import front_end_of
 from rankcode.inference import decide
 from rankcode.network import Network
@@ -26,7 +26,7 @@ from rankcode.progress import Progress
 from rankcode.rules import Never, Rule, Threshold, check_rule
 from rankcode.saving.description import RULES, describe
 from rankcode.saving.run_folder import RunFolder
-from rankcode.training.batch_update import Answers, Step, Update
+from rankcode.training.batch_update import Answers, Share, Step, Update
 from rankcode.training.config import Training, described
 from rankcode.training.distributed import Processes, own_device, processes
 from rankcode.training.out_of_memory import memory_for
@@ -198,9 +198,7 @@ def _seed(device: torch.device, *numbers: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def _next_share(
-    data: Iterator[Batch], source: Source, state: TrainingState, device: torch.device
-) -> tuple[Batch, float]:
+def _next_share(data: Iterator[Batch], source: Source, state: TrainingState, device: torch.device) -> Share:
     """The rows of the next batch that this process trains on, with noise, and their weight; all rows of a loader.
 
     Noise and augmentation are those of a single process, whatever the number of processes: they need all rows of the
@@ -210,20 +208,23 @@ def _next_share(
     if group.count > 1 and isinstance(source, Rows) and source.augment is None and not config.input_noise:
         _seed(device, config.seed, state.batch, group.rank)
         index, weight = group.own_rows(source.index(state.batch, config.batch_size, config.seed))
-        return source.encoded(source.take(index, device)), weight
+        return Share(source.encoded(source.take(index, device)), weight)
     _seed(device, config.seed, state.batch, group.rank if own else 0)
     if isinstance(source, Rows):
         batch = source.batch(state.batch, config.batch_size, config.seed, device)
     else:
         batch = next(data)
+    checked = device.type == "cuda" and batch.inputs.device.type == "cpu" and is_clean(batch, state.network.num_classes)
+    if own:
+        batch = Batch(*(sent(part, device) for part in batch if part is not None))
     if config.input_noise:
         inputs = batch.inputs if batch.inputs.is_floating_point() else batch.inputs.float()
         batch = batch._replace(inputs=inputs + config.input_noise * torch.randn_like(inputs))
     if own:
-        return batch, 1.0
+        return Share(batch, 1.0, checked)
     if not group.first:
         _seed(device, config.seed, state.batch, group.rank)
-    return group.share(batch)
+    return Share(*group.share(batch))
 
 
 def _size_lazy_layers(network: Network, source: Source, config: Training, device: torch.device) -> None:
@@ -237,6 +238,8 @@ def _size_lazy_layers(network: Network, source: Source, config: Training, device
 def _batches(source: Source, config: Training, device: torch.device, start: int) -> Iterator[Batch]:
     if start > 0 and isinstance(source, Loader) and source.epoch(config.batch_size) is None:
         warnings.warn("the data loader does not know its length: it starts again from its beginning", stacklevel=3)
+    if isinstance(source, Loader):  # checked on the CPU and then sent: the host need not wait for a GPU
+        return source.batches(config.batch_size, config.seed, None, start)
     return source.batches(config.batch_size, config.seed, device, start)
 
 
