@@ -242,12 +242,17 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        self._close_events()
+
+    def _close_events(self) -> None:
         if self._events is not None:
             self._events.close()
+            self._events = None
 
     def discard_if_new(self) -> None:
         """Remove a run that failed before its first record, so that its folder can be used again."""
         if self._new:
+            self._close_events()  # its thread may still have to write
             events = self.path.glob("events.out.tfevents*")
             for file in (self.config_file, self.metrics_file, self.checkpoint_file, *self._leftovers(), *events):
                 file.unlink(missing_ok=True)
