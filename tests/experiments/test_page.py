@@ -19,6 +19,6 @@ def test_the_page_has_a_section_for_each_figure_there_is(tmp_path):
     text = (tmp_path / "docs" / "page.md").read_text()
     assert "## Table 1" in text and "| accuracy | 98.14 % | 97.50 % ± 0.20 |  |" in text and "Fig. 2" not in text
     assert "| lost |  |  | never fired |" in text and "![" not in text
-    assert "Made by `rankcode reproduce table1 --scale quick` (small networks, short trainings)." in text
+    assert "Made by `rankcode reproduce table1 --scale quick` (small networks, short training)." in text
     assert "digits, 4,000 test rows, fingerprint `1f`; two-sequence, 5 test rows, generated.\n\nWhat was found." in text
     assert "Not made yet: fig1, fig2, fig3, fig4" in text

@@ -21,15 +21,15 @@ networks*, ICLR 2022. This page shows its figures and tables, with the paper's n
 `rankcode reproduce all --scale paper` makes it from the runs in `results/reproduction`, and trains those that are
 missing.
 
-No model is selected on test data: each section uses the last model of each training or, where it says so, the best one
-on validation data. Times are steps read, counted from 1; sequences that never fire count in full. Where the paper
-counts differently, both numbers are given. Tables show means over seeds ± their standard deviation; a number without ±
-is from one seed. Pictures show the first seed. Several runs shared the GPU, so seconds of training are not comparable;
-`rankcode bench` measures time (`results/bench`).
+No model is selected on test data: each section uses the last model of each run or, where stated, the best one on
+validation data. Times are steps read, counted from 1; sequences that never fire count with their full length. Where the
+paper counts differently, both numbers are given. Tables show means over seeds ± their standard deviation; a number
+without ± is from one seed. Figures show the first seed. Several runs shared the GPU, so training times are not
+comparable; `rankcode bench` measures time (`results/bench`).
 """
 SCALES = {
     "smoke": " (only to show that the code runs: the numbers mean nothing)",
-    "quick": " (small networks, short trainings)",
+    "quick": " (small networks, short training)",
     "paper": "",
 }
 

@@ -147,7 +147,7 @@ def _text(place: Reproduction, runs: Runs, fallen: Sequence[Run]) -> str:
         f"answers after {_settled(main):.0f} ms heard; with β = 0.4 it is "
         f"{100 * last.best['validation']['accuracy']:.2f} % and {_settled(last):.0f} ms. Heard is the audio an answer "
         f"depended on, {trainings.CONTEXT * trainings.FRAME} ms of look-ahead included; the paper does not say how it "
-        "counts time. Runs that fell below the share of the majority class, drawn up to that point: "
+        "counts time. Runs that fell below the majority class's share are drawn up to that point: "
         f"{names or 'none'}. Training with β = 0.2 read {100 * main.share_read:.0f} % of the steps. Seeds with "
         f"β = 0.2: {len(runs[Run(RANK_CODED, MAIN)])}; one elsewhere."
     )

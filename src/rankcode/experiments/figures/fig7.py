@@ -41,7 +41,7 @@ def reproduce(place: Reproduction) -> Result:
         "mean steps": {f"trained with {theta:g}": at(curve, curve.mean_steps) for theta, curve in curves.items()},
         "trade-off": {f"trained with {theta:g}": curve.as_dict() for theta, curve in curves.items()},
         "share of steps read in training": {f"trained with {theta:g}": share for theta, share in read.items()},
-        "accuracy apart at equal mean steps": apart,
+        "accuracy spread at equal mean steps": apart,
     }
     return Result(_draw(curves), _numbers(curves, apart, read), drawn, _text(curves, apart), runs.values())
 
@@ -73,7 +73,7 @@ def _numbers(curves: dict[float, Curve], apart: dict[str, dict | None], read: di
         steps = at(curve, curve.mean_steps, [THETA])[0]
         found.append(Number(f"{what}: mean steps read", None, steps, "steps", note=note))
     for name, gap in apart.items():
-        what, paper = f"accuracy apart at equal mean steps, {name}", None if name == SEEDS else "minimal"
+        what, paper = f"accuracy spread at equal mean steps, {name}", None if name == SEEDS else "minimal"
         if gap is None:
             found.append(Number(what, paper, None, "points"))
         else:

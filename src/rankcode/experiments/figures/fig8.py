@@ -63,7 +63,7 @@ def reproduce(place: Reproduction) -> Result:
     how = "the first spike answers" if facts["fired"] else "it never fires, and answers at the last step"
     text = (
         f"{trainings.what_was_trained(place)} {str(run).capitalize()}, one test recording of “{facts['word']}”: the "
-        f"one with the median time of answer among those answered correctly at a spike, if there are any. Here {how} "
+        f"one with the median answer time among those answered correctly at a spike, if there are any. Here {how} "
         f"“{facts['answer']}” after {spike} of {length} steps, {time:.0f} ms heard. States after the answer are grey, "
         "by magnitude: they are neither computed nor trained on. Units are sorted by the step at which their state is "
         f"furthest from 0 up to the answer; {facts['active before the answer']} of {facts['units']} pass "

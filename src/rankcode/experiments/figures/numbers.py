@@ -43,7 +43,7 @@ def cost(runs: Mapping[str, Sequence[Trained]]) -> list[Number]:
     for name, trained in runs.items():
         numbers.append(share_read(name, trained))
         seconds = (each.seconds for each in trained)
-        numbers.append(mean(f"{name}: time of training", seconds, "s", note="validation included"))
+        numbers.append(mean(f"{name}: training time", seconds, "s", note="validation included"))
     return numbers
 
 

@@ -124,7 +124,7 @@ def _chosen(trained: Trained, row: Row) -> Found:
 
 def _numbers(row: Row, found: list[Found]) -> list[Number]:
     best = [max(each.highest for each in pair) for pair in combinations(found, min(2, len(found)))]
-    note = f"best on the test set of {'two runs' if len(found) > 1 else 'one run'}, the paper's protocol: "
+    note = f"best of {'two runs' if len(found) > 1 else 'one run'} on the test set, as in the paper: "
     note += " or ".join(sorted({f"{100 * accuracy:.2f}" for accuracy in best})) + " %"
     outside = sum(not each.inside for each in found)
     if outside:

@@ -137,7 +137,7 @@ def beyond_the_paper(place: Reproduction) -> str:
 
 def at_this_scale(place: Reproduction) -> str:
     """The differences in scale from the paper, in a sentence for the text of a figure."""
-    small = " At this scale networks are small and trainings short"
+    small = " At this scale networks are small and training is short"
     return place.pick(f"{small}, and the digits are scikit-learn's, 8 × 8.", f"{small}.", "")
 
 
