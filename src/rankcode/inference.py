@@ -19,7 +19,7 @@ from rankcode.state import State, map_state
 
 
 class Trace(NamedTuple):
-    """Every step of every row, past the spike too. Padded steps hold NaN, or 0 in states of whole numbers."""
+    """Every step of every row, past the spike too. Padded steps hold NaN, or 0 in integer states."""
 
     activations: Tensor  # [rows, steps, classes]: what rules compare with θ
     probabilities: Tensor  # [rows, steps, classes]
@@ -31,7 +31,7 @@ def inference(network: Network) -> Iterator[None]:
     """Evaluation mode and no gradients; afterwards every module is back in its own mode."""
     training = [module for module in network.modules() if module.training]
     for module in training:
-        object.__setattr__(module, "training", False)  # ten times as fast as that of a module
+        object.__setattr__(module, "training", False)  # ten times as fast as the __setattr__ of a module
     try:
         with torch.no_grad(), parametrize.cached():
             yield
@@ -68,7 +68,7 @@ def checked_run(
     engine: str,
     expected_steps: Tensor | None = None,
 ) -> Run:
-    """A run without gradients of inputs that are checked, with the rule of `decide`."""
+    """Check the inputs and run the network without gradients, with the rule that `decide` uses."""
     rule = rule_for(network, rule)
     ragged = lengths is not None
     inputs, lengths = checked_inputs(network, inputs, lengths)

@@ -35,7 +35,8 @@ def milliseconds_heard(source: Source, steps: Tensor, first: int = 0) -> Tensor 
 
 
 def source_of(network: Network, task, split: str) -> Source:
-    """A split of a task as this network reads it. Raises a ValueError if the classes are not those of the network."""
+    """A split of a task, read as this network needs it. Raises a ValueError if its classes are not those of the
+    network."""
     names = getattr(task, "label_names", None)
     if names is not None and network.label_names is not None and tuple(names) != network.label_names:
         own, other = (", ".join(each[:6]) + ", …" * (len(each) > 6) for each in (network.label_names, tuple(names)))
@@ -97,10 +98,10 @@ class Report:
     alpha: float
     fired: float  # share of rows that fired
     loss: float  # cross-entropy at the answer
-    milliseconds: float | None  # mean of what was heard, look-ahead included; None where the data is not sound
+    milliseconds: float | None  # mean audio heard, look-ahead included; None if the data is not sound
     classes: tuple[ClassReport, ...]
     steps_histogram: tuple[int, ...]  # rows that read 1, 2, … steps
-    confusion: tuple[tuple[int, ...], ...]  # for each class of the network, its rows by the class that was answered
+    confusion: tuple[tuple[int, ...], ...]  # rows by true class, then by the class that was answered
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -123,7 +124,7 @@ def evaluate(
     engine: str = "auto",
     progress: bool = False,
 ) -> Report:
-    """Accuracy, steps read and what follows from them, on a split of a task or on any data.
+    """Accuracy, steps read and related measures, on a split of a task or on any data.
 
     `rule` is by default the network's own, or else `Threshold(0.95)`; `batch_size` is how many rows are run at once;
     `progress` shows a bar.
@@ -181,7 +182,7 @@ class Curve:
     mean_steps: tuple[float, ...]
     earliness: tuple[float, ...]
     fired: tuple[float, ...]
-    milliseconds: tuple[float, ...] | None  # mean of what was heard, where the data is sound
+    milliseconds: tuple[float, ...] | None  # mean audio heard, if the data is sound
     majority: float  # share of the majority class
     area: float
 
@@ -201,7 +202,7 @@ def tradeoff(
 ) -> Curve:
     """Accuracy and steps read at every threshold, from one pass that reads up to the spike of the largest.
 
-    `classes` are those that may fire, by default those of the network's own rule, or else all.
+    `classes` are the classes that may fire: by default those of the network's own rule, or else all.
     """
     thresholds = sorted(float(threshold) for threshold in thresholds)
     if not thresholds:
@@ -221,7 +222,7 @@ def tradeoff(
         label, last_label = torch.zeros(2, *shape, dtype=torch.long, device=labels.device)
         at = result.row, result.step - 1
         largest[at], label[at] = allowed(activations, may_fire).max(1)
-        last_label[at] = activations.argmax(1)  # of a row that does not fire
+        last_label[at] = activations.argmax(1)  # used if the row does not fire
         for k, threshold in enumerate(thresholds):
             crossed = largest >= threshold
             fired = crossed.any(1)
@@ -254,6 +255,6 @@ def _runs(
             labels = checked_labels(network, labels, len(inputs), device)
         yield labels, result
         first += len(inputs)
-        answered = result.decision.steps if device.type == "cpu" else None  # as the next rows will, on average
+        answered = result.decision.steps if device.type == "cpu" else None  # an estimate for the next rows
     if first == 0:
         raise BadData("there is no data to evaluate on")

@@ -16,15 +16,15 @@ Activation = Literal["softmax", "sigmoid", "membrane"]
 
 
 class Network(nn.Module):
-    """A cell, any module that follows the contract of `rankcode.cells`, and a readout, any module that maps the cell's
-    features to `outputs` numbers; by default one linear layer.
+    """A cell, which is any module that follows the contract of `rankcode.cells`, and a readout, which is any module
+    that maps the cell's features to `outputs` numbers, by default a linear layer.
 
-    `outputs=1` is one sigmoid neuron, which decides between two classes with the logits (0, z). With a spiking
-    output layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes
-    themselves are the activations. `activation` overrides this choice.
+    `outputs=1` is one sigmoid output, which decides between two classes with the logits (0, z). With a spiking output
+    layer, a last cell with `emits="membranes"`, the readout is the identity and the membranes themselves are the
+    activations. `activation` overrides this choice.
 
     A readout may change from step to step: one with `checkpoints`, an increasing tuple of steps, is called with the
-    features and the step. Rows can fire at these steps only, and engines call it nowhere else but at the end of a row
+    features and the step. Rows can fire only at these steps. Engines call it at these steps, and at the end of a row
     that has not fired.
 
     `front_end` turns raw data into the inputs of the cell, `label_names` are the names of the classes, and `rule`
@@ -96,7 +96,7 @@ class Network(nn.Module):
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def activate(self, logits: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
-        """(activations, probabilities), each [rows, classes]: the arguments of a rule. `dim` is that of the classes."""
+        """(activations, probabilities), each [rows, classes]: the arguments of a rule. `dim` is the class dimension."""
         probabilities = logits.softmax(dim)
         return (logits if self.activation == "membrane" else probabilities), probabilities
 

@@ -1,6 +1,6 @@
 """What is minimised, and at which steps.
 
-An objective is data: a rule, what to keep of a run, and a pure loss on it. The paper's equation 1 is
+An objective has a rule, says what to keep of a run, and computes a loss from it. The paper's equation 1 is
 
     L_RC(ŷ, y) = L(ŷ, y) − β · H(ŷ),    ŷ the output at the first spike, H its entropy.
 
@@ -30,7 +30,7 @@ from rankcode.rules import Never, Rule, Threshold, check_rule
 @dataclass(frozen=True)
 class Switch:
     """A value that changes during training: `Switch((0, 0.4), (0.5, 0.165))` is 0.4 in the first half and 0.165 in the
-    second. Each pair is a share of training done, and the value from there on."""
+    second. Each pair is a fraction of training done, and the value from then on."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -47,7 +47,7 @@ class Switch:
         return [value for share, value in self.points if share <= progress][-1]
 
 
-Beta = float | Callable[[float], float]  # a number, or a schedule: a function of the share of training done
+Beta = float | Callable[[float], float]  # a number, or a schedule: a function of the fraction of training done
 
 
 class Objective(ABC):
@@ -75,9 +75,9 @@ class Objective(ABC):
         expected_steps: Tensor | None = None,
         check: bool = True,
     ) -> tuple[Tensor, Decision]:
-        """`progress` is the share of training done, 0…1, for a β that is a schedule. `expected_steps` [rows], the steps
-        at which rows will probably answer, makes some engines faster. `check=False` does not check the values of
-        inputs, labels and lengths: for that the host has to wait for a GPU."""
+        """`progress` is the fraction of training done, 0…1, for a β that is a schedule. `expected_steps` [rows], the
+        steps at which rows will probably answer, makes some engines faster. `check=False` skips the checks of values of
+        inputs, labels and lengths, for which the host would have to wait for a GPU."""
         self.check()
         check_rule(self.rule, network.activation, network.num_classes)
         check_rows_apart(network)
@@ -91,7 +91,7 @@ class Objective(ABC):
         return self.loss(result, labels, progress), result.decision
 
     def check(self) -> None:
-        """Raise a ValueError if a part is missing, as a user's own objective may have it."""
+        """Raise a ValueError if a part is missing, as may happen in a user's own objective."""
         if not hasattr(self, "rule") or getattr(self, "keep", None) not in get_args(Keep):
             raise ValueError(f"an objective has a rule, and keep = {' or '.join(map(repr, get_args(Keep)))}")
 
@@ -102,7 +102,7 @@ class Objective(ABC):
         return losses.mean()
 
     def beta_at(self, progress: float) -> float:
-        """β when this share of training is done; nothing else in an objective changes."""
+        """β when this fraction of training is done. Nothing else in an objective changes during training."""
         return _value(getattr(self, "beta", 0.0), progress)
 
     @abstractmethod
@@ -190,7 +190,7 @@ def entropy(logits: Tensor) -> Tensor:
 def _checked_beta(beta: Beta) -> Beta:
     known = [value for _, value in beta.points] if isinstance(beta, Switch) else [] if callable(beta) else [beta]
     if any(_value(value, 0.0) < 0 for value in known):
-        warnings.warn("beta is negative: certain answers are rewarded, where the paper rewards entropy", stacklevel=3)
+        warnings.warn("beta is negative: it rewards confidence, whereas the paper rewards entropy", stacklevel=3)
     return beta
 
 

@@ -26,7 +26,7 @@ from rankcode.rules import Rule
 
 ROWS = 256  # at most in a batch
 BATCH_VALUES = 1 << 25  # at most in the inputs of a batch of several rows: 134 MB
-BLOCK_STEPS = 1 << 12  # read at once of a single row with more values
+BLOCK_STEPS = 1 << 12  # read at once of a single row that has more values
 
 
 class Prediction(NamedTuple):
@@ -75,7 +75,8 @@ def predict_rows(
 
 
 def raw_rows(network: Network, data: Any, left_out: list[str] | None) -> Iterator[tuple[str, Any]]:
-    """Each row of the data by name, raw, as the front end of the network finds it. What a manifest lists is found too.
+    """Each raw row of the data with its name, as the front end of the network finds it. Files in a manifest are found
+    too.
 
     Data that cannot be used raises, or is listed in `left_out`.
     """
@@ -109,7 +110,7 @@ def _front_end_of(network: Network) -> FrontEnd:
 
 
 class NumbersAsTheyAre(FrontEnd):
-    """Stands for the front end of a network that has none."""
+    """Takes the place of a front end in a network that has none."""
 
     @property
     def reads(self) -> str:
@@ -138,7 +139,7 @@ def _stored(
 
 def _leave_out(error: Exception, name: str, left_out: list[str] | None) -> None:
     """List a bad row or file; raise the error, with the name in it, where there is no list."""
-    complete = isinstance(error, BadData | FileNotFoundError)  # then it names the file already
+    complete = isinstance(error, BadData | FileNotFoundError)  # its message names the file already
     message = str(error) if complete else f"{name}: {getattr(error, 'strerror', None) or error}"
     if left_out is None:
         hint = "" if "skip_bad=True" in message else "; skip_bad=True leaves it out"
@@ -147,7 +148,7 @@ def _leave_out(error: Exception, name: str, left_out: list[str] | None) -> None:
 
 
 def _batches(front_end: FrontEnd, rows: Iterable[tuple[str, StoredRow]]) -> Iterator[tuple[list[str], list[StoredRow]]]:
-    """The rows in batches, of few rows where these are long, so that the inputs of a batch are of bounded size."""
+    """The rows in batches, with fewer rows if they are long, so that the inputs of a batch have a bounded size."""
     names: list[str] = []
     batch: list[StoredRow] = []
     longest = 0
@@ -170,7 +171,7 @@ def _num_values(front_end: FrontEnd, row: StoredRow) -> int:
 
 
 def named_answers(network: Network, decision: Decision, sizes: Iterable[int]) -> Iterator[Prediction]:
-    """Decisions with the names of their classes, and how much of recordings of so many samples was heard."""
+    """Decisions with class names, and how much was heard of recordings with these numbers of samples."""
     labels = network.label_names or [str(label) for label in range(network.num_classes)]
     heard = None if network.front_end is None else network.front_end.heard(decision.steps, torch.tensor([*sizes]))
     milliseconds = [None] * len(decision.steps) if heard is None else heard.tolist()

@@ -12,8 +12,8 @@ class CheckpointReadout(nn.Module):
     """A mixture of linear classifiers at each checkpoint, one classifier for each group of features.
 
     At checkpoint k, group g gives (1 − floor) · softmax(scale[k, g] · (weight · features + bias)) + floor / classes.
-    The probabilities of the groups are added with the weights `mixture[k]`. A step between two checkpoints, where a row
-    may end, uses the later of the two. Logits are the logarithms of the probabilities.
+    The probabilities of the groups are added with the weights `mixture[k]`. A row that ends between two checkpoints
+    uses the later one. Logits are the logarithms of the probabilities.
 
     `rankcode.training.fit_kernels` fits it.
     """

@@ -80,7 +80,7 @@ def test_other_data_is_on_the_scale_of_the_training(trained, capsys):
 def test_labels_the_network_was_not_taught(trained, capsys):
     two_levels("other.npz", names=("low", "high", "other"))
     arguments = ["evaluate", str(trained / "series-run"), "--on", "other.npz", *CPU]
-    says(arguments, "other.npz", "not taught the label 'other'", "--skip-bad")
+    says(arguments, "other.npz", "not trained on the label 'other'", "--skip-bad")
     main([*arguments, "--skip-bad"])
     said = capsys.readouterr()
     assert "on 40 rows of other.npz" in said.out
@@ -120,7 +120,7 @@ def test_classes_are_compared_by_name(trained, tmp_path, capsys):
     says(
         ["evaluate", run, *CPU, "--data", str(tmp_path / "renamed.npz")], "renamed.npz is no longer what was trained on"
     )
-    says(["evaluate", run, *CPU, "--on", str(tmp_path / "renamed.npz")], "was not taught the label 'my_")
+    says(["evaluate", run, *CPU, "--on", str(tmp_path / "renamed.npz")], "was not trained on the label 'my_")
     network = rc.load(trained / "series-run")
     with pytest.raises(ValueError, match="the classes of the network are high, low, those of the data my_high, my_low"):
         rc.evaluate(network, OwnData(str(tmp_path / "renamed.npz")))

@@ -149,7 +149,7 @@ def test_a_wrong_argument_is_one_line_and_exits_with_2(arguments, said, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("train .", "is no data that rankcode reads"),
+        ("train .", "is not data that rankcode reads"),
         ("train temporal-mnist", "rankcode data mnist --to"),
         ("train temporal-mnist --data none", "rankcode data mnist --to"),
         ("train speech-commands --data none", "rankcode data speech-commands --to"),

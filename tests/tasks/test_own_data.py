@@ -255,7 +255,7 @@ def test_tables(tmp_path):
     says(
         lambda: arrays.train,
         "label='gesture' names a column of a .csv or .parquet file",
-        "data.npz is none",
+        "data.npz is neither",
         error=ValueError,
     )
 
@@ -411,7 +411,7 @@ def test_a_label_the_network_was_not_taught_is_its_unknown_class(tmp_path):
 def test_a_label_the_network_was_not_taught_is_named_or_left_out(tmp_path):
     path = saved(tmp_path / "other.npz", X=np.arange(4.0)[:, None], y=["no", "what", "yes", "what"])
     network = taught(["yes", "no"], Standardise((0.0,), (1.0,)))
-    says(lambda: rows_for(network, path), "other.npz", "not taught the label 'what'", "skip_bad=True")
+    says(lambda: rows_for(network, path), "other.npz", "not trained on the label 'what'", "skip_bad=True")
     source = rows_for(network, path, skip_bad=True)
     assert source.labels.tolist() == [1, 0]
     assert len(source.left_out) == 2 and all("other.npz" in line and "'what'" in line for line in source.left_out)

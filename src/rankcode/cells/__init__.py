@@ -1,8 +1,8 @@
 """One recurrent step each.
 
-A cell is any `nn.Module` with `initial_state(batch_size) -> State` and `forward(x_t, state) -> (features,
-State)`. State is a (nested, named) tuple of tensors with the row first, passed in and out, never kept on
-the module. A cell may also have:
+A cell is any `nn.Module` with `initial_state(batch_size) -> State` and
+`forward(x_t, state) -> (features, State)`. State is a (nested, named) tuple of tensors whose first dimension is the
+row. It is passed in and returned, never stored on the module. A cell may also have:
 
 - `input_shape` and `output_shape`: the shapes of one step of one row; `input_size` if its inputs are vectors.
 - `flattens_inputs = True`: inputs of any shape with as many values as `input_shape` are accepted.

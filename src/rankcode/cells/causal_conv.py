@@ -44,7 +44,7 @@ class CausalConv(nn.Module):
     def forward_sequence(self, inputs: Tensor, state: CausalConvState) -> tuple[Tensor, CausalConvState]:
         window = torch.cat([state.inputs, inputs], 1)  # [rows, kernel_size - 1 + steps, input_size]
         if self.depthwise:
-            # In two dimensions, of which one has size 1: on a CPU this is many times as fast as conv1d for many rows.
+            # As a 2-d convolution with one dimension of size 1: for many rows on a CPU, many times as fast as conv1d.
             image, filters = window.mT[:, :, None], self.filters.T[:, None, None]
             features = self.linear(F.conv2d(image, filters, groups=self.input_size)[:, :, 0].mT)
         else:

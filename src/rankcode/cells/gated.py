@@ -42,13 +42,13 @@ class GatedLayers(nn.Module):
         return next(self.parameters()).new_zeros(batch_size, self.num_layers, self.hidden_size)
 
     def weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights of the input and of the hidden state, and the biases of both. Parametrizations (weight_norm, …)
-        apply: each call computes them anew."""
+        """Weights of the input and of the hidden state, and the biases of both. Parametrizations (weight_norm, …) apply
+        and are computed at each call."""
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return tuple(getattr(self, f"{kind}_l{layer}") for kind in kinds)  # type: ignore[return-value]
 
     def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the input and what the hidden state give to the gates, each [rows, gates · hidden_size]."""
+        """The contributions of the input and of the hidden state to the gates, each [rows, gates · hidden_size]."""
         input_weight, hidden_weight, input_bias, hidden_bias = self.weights(layer)
         return F.linear(x, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
 
@@ -59,9 +59,9 @@ class GatedLayers(nn.Module):
         before = [part.transpose(0, 1).contiguous() for part in state]
         # bias, layers, dropout, train, bidirectional, batch_first
         settings = (True, self.num_layers, 0.0, inputs.is_cuda and torch.is_grad_enabled(), False, False)
-        with warnings.catch_warnings() if inputs.is_cuda else nullcontext():  # entering it shows old warnings again
+        with warnings.catch_warnings() if inputs.is_cuda else nullcontext():  # entering repeats old warnings
             if inputs.is_cuda:
-                warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN copies them together, which is cheap
+                warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN joins them, a cheap copy
             found = kernel(inputs.transpose(0, 1), before if len(before) > 1 else before[0], weights, *settings)
         return [part.transpose(0, 1) for part in found]
 

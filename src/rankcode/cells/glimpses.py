@@ -17,9 +17,9 @@ class Glimpses(nn.Module):
     """Five convolutions and a dense layer on the image so far and the share of time that has passed.
 
     The input of a step is the part of an image that appears in it, [rows, 1, height, width]; after `num_steps` steps
-    the image is complete, as in temporal MNIST. The state is the sum of the inputs, early ones with more weight. There
-    are `channels` feature maps in the lower half of the network and twice as many in the upper, then dropout and
-    `hidden_size` features."""
+    the image is complete, as in temporal MNIST. The state is the sum of the inputs, with more weight on early ones. The
+    first two convolutions have `channels` feature maps and the others twice as many; dropout and `hidden_size` features
+    follow."""
 
     def __init__(
         self,

@@ -62,8 +62,9 @@ class GRU(GatedLayers):
 
 def _steps(gates: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The hidden states after all steps, [steps, rows, units], in four fifths of the time that `torch.gru` takes on a
-    CPU. `gates` [steps, rows, 3 · units] is what the inputs give to reset gate, update gate and candidate. With `keep`,
-    also the two gates and what the hidden state gives to the candidate, [steps, rows, 3 · units], and the candidates.
+    CPU. `gates` [steps, rows, 3 · units] is the contribution of the inputs to reset gate, update gate and candidate.
+    With `keep`, also returns the two gates and the contribution of the hidden state to the candidate, [steps, rows, 3 ·
+    units], and the candidates.
     """
     steps, rows, units = *gates.shape[:2], hidden.shape[1]
     hiddens = gates.new_empty(steps, rows, units)
@@ -82,8 +83,8 @@ def _steps(gates: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor, keep: bo
 
 
 class _Steps(torch.autograd.Function):
-    """`_steps` with a backward pass that multiplies matrices once for a step, and once for the gradient of the weights.
-    That of `torch.gru` on a CPU takes up to three times as long."""
+    """`_steps` with a backward pass of one matrix multiplication per step and one for the gradient of the weights. On a
+    CPU, that of `torch.gru` takes up to three times as long."""
 
     @staticmethod
     def forward(ctx, gates, hidden, weight, bias):  # type: ignore[override]
@@ -97,8 +98,8 @@ class _Steps(torch.autograd.Function):
         hidden, weight, hiddens, inner, n = ctx.saved_tensors
         r, z, from_hidden = inner.chunk(3, 2)
         before = torch.cat([hidden[None], hiddens[:-1]])
-        # The derivatives of a hidden state: by the sum inside the candidate's tanh, and by what the hidden state before
-        # gives to reset gate, update gate and candidate.
+        # The derivatives of a hidden state with respect to the sum inside the candidate's tanh, and to the
+        # contributions of the previous hidden state to reset gate, update gate and candidate.
         by_candidate = (1 - z).mul_(1 - n.square())
         slopes = torch.stack(
             [by_candidate * from_hidden * (r - r * r), (before - n) * (z - z * z), by_candidate * r], 2

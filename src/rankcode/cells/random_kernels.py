@@ -25,13 +25,13 @@ from rankcode.state import map_state
 TAPS = 9
 PLACES = tuple(combinations(range(TAPS), 3))  # of the three taps of 2: one kernel for each
 RESOLUTION, LARGEST = 2.0**10, 64.0
-MAX_CHANNELS = 9  # of one kernel: 9 channels and 9 taps sum up to less than 2¹³, 23 bits at this resolution
+MAX_CHANNELS = 9  # of one kernel: sums over 9 channels and 9 taps stay below 2¹³, 23 bits at this resolution
 MAX_COUNTS, MAX_VALUES = 2**18, 2**19  # computed at once: they stay in the processor's cache
-GPU_FACTOR = 2**7  # a GPU computes so many times as much at once: it has to be kept busy
+GPU_FACTOR = 2**7  # a GPU computes this many times as much at once, to be kept busy
 MAX_DRAWN = 2**18  # inputs of the kernels whose biases are drawn at once
-MAX_DILATIONS = 11  # the longest kernels reach over 8,192 steps: the memory of a stream has a bound
+MAX_DILATIONS = 11  # the longest kernels span 8,192 steps, which bounds the memory of a stream
 MIN_PREFIX = 4  # steps, or a tenth of the longest row: biases are drawn from at least these
-ABOVE_BIAS = 1e-4  # less than 1 / RESOLUTION: a kernel that stays at the value of its bias is not above it
+ABOVE_BIAS = 1e-4  # less than 1 / RESOLUTION: a value equal to the bias does not count as above it
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
@@ -69,7 +69,7 @@ class RandomKernels(nn.Module):
 
     @classmethod
     def for_length(cls, input_size: int, steps: int, num_counts: int) -> RandomKernels:
-        """Dilations such that the longest kernel just fits into so many steps, and about so many counts."""
+        """A cell whose longest kernel just fits into `steps` steps, with about `num_counts` counts."""
         num_dilations = min(MAX_DILATIONS, 1 + int(math.log2(max(1, (steps - 1) // (TAPS - 1)))))
         return cls(input_size, num_dilations, max(1, round(num_counts / (2 * num_dilations * len(PLACES)))))
 
@@ -102,7 +102,7 @@ class RandomKernels(nn.Module):
     def forward_block(self, inputs: Tensor, state: RandomKernelsState) -> tuple[Tensor, RandomKernelsState]:
         """Several steps [rows, steps, channels] at once: the features after the last of them, and the state."""
         size = max(1, _scaled(MAX_COUNTS, inputs) // self.biases.numel())
-        if torch.compiler.is_exporting() or len(inputs) <= size:  # a graph is for any number of rows
+        if torch.compiler.is_exporting() or len(inputs) <= size:  # an exported graph takes any number of rows
             state = self._read(inputs, state)
         else:
             parts = [slice(begin, begin + size) for begin in range(0, len(inputs), size)]
@@ -152,10 +152,10 @@ class RandomKernels(nn.Module):
 
     @property
     def _kernels(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What follows from the settings and `reads`: the weights of the kernels [2 · dilations, taps · channels, 84],
-        the first step that each kernel counts [kernels], from 0, and where its taps are [dilations, 1, taps]. Every
-        other kernel waits until all of its taps have an input."""
-        if torch.compiler.is_exporting() and self._prepared is not None:  # tensors of a trace have no address
+        """Derived from the settings and `reads`: the weights of the kernels [2 · dilations, taps · channels, 84], the
+        first step that each kernel counts [kernels], from 0, and where its taps are [dilations, 1, taps]. Every second
+        kernel waits until all of its taps have an input."""
+        if torch.compiler.is_exporting() and self._prepared is not None:  # traced tensors have no address
             return self._prepared[1]
         device = self.biases.device
         key = (self.reads.data_ptr(), self.reads._version, device, self.biases.dtype)
@@ -180,8 +180,8 @@ class RandomKernels(nn.Module):
     def draw(self, inputs: Tensor, lengths: Tensor, weights: Tensor, generator: torch.Generator) -> None:
         """Choose the channels and biases of the kernels from training rows [rows, steps, channels] with these weights.
 
-        The biases of a kernel are quantiles of its values on the first steps of one row. A row of weight 2 is chosen
-        like two rows, and the order of the rows does not matter.
+        The biases of a kernel are quantiles of its values on the first steps of one row. A row of weight 2 counts as
+        two rows, and the order of the rows does not matter.
         """
         real = torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]
         inputs = inputs.where(real[:, :, None], 0.0)

@@ -33,7 +33,7 @@ class Stack(nn.Module):
         return self._through(self.cells, x_t, state)
 
     def forward_sequence(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """Of cells that all have `forward_sequence`."""
+        """For cells that all have `forward_sequence`."""
         return self._through([cell.forward_sequence for cell in self.cells], inputs, state)
 
     def _through(self, steps: Iterable[Any], x: Tensor, state: State) -> tuple[Tensor, State]:

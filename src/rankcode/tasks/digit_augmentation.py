@@ -32,7 +32,7 @@ class DigitAugmentation:
         wide, high = 1 + random[2] * self.scale, 1 + random[3] * self.scale
         along, down = random[4] * 2 * self.shift / width, random[5] * 2 * self.shift / height
         cos, sin = angle.cos(), angle.sin()
-        # The place each pixel of the new image comes from, in units of half an image.
+        # Where each pixel of the new image comes from, in units of half an image.
         first = torch.stack([wide * cos, slant - high * sin, along], 1)
         second = torch.stack([wide * sin, high * cos, down], 1)
         grid = F.affine_grid(torch.stack([first, second], 1), [rows, 1, height, width], align_corners=False)

@@ -37,24 +37,24 @@ class OwnData(Splits[Packed]):
     """A .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, a folder of such, or a folder with a folder of sound files
     for each class."""
     validation_share: float = 0.2
-    """Share of the training rows of each class that validate, where the data has no validation split."""
+    """Share of the training rows of each class used for validation, if the data has no validation split."""
     test_share: float = 0.2
-    """Share of the rows of each class that test, where the data has no test split."""
+    """Share of the rows of each class used for testing, if the data has no test split."""
     split_seed: int = 0
-    """Seed by which these rows are chosen."""
+    """Seed that chooses these rows."""
     augment: bool = False
-    """Augment the training recordings, where the data is sound."""
+    """Augment the training recordings. For sound only."""
     context: int = 10
-    """Frames on either side of a step's own, where the data is sound."""
+    """Frames on either side of a step's own. For sound only."""
     skip_bad: bool = False
     """Leave out files and rows that cannot be used, and list them in `left_out`."""
     layout: Layout = "auto"
     """Layout of an array X with three dimensions: steps-first is [rows, steps, channels], channels-first is [rows,
-    channels, steps]. auto takes the first, and asks where that is improbable."""
+    channels, steps]. auto takes the first, and raises an error if that is improbable."""
     label: str | None = None
-    """Column of labels in a .csv or .parquet file. Default: guessed, as `columns` says."""
+    """Column of labels in a .csv or .parquet file. Default: guessed; `columns` shows the choice."""
     fingerprint: str = field(default="", compare=False)
-    """Fingerprint the data must have; '' stands for any, and is replaced by that of the data when it is read."""
+    """Fingerprint that the data must have. '' accepts any, and is replaced by that of the data when it is read."""
 
     name: ClassVar[str] = "own-data"
 
@@ -71,7 +71,8 @@ class OwnData(Splits[Packed]):
     @classmethod
     def of(cls, X, y, lengths=None, validation=None, test=None, **settings: Any) -> OwnData:  # noqa: N803
         """From arrays: X [rows, steps] or [rows, steps, channels], or a list of rows of different lengths, and y of
-        numbers or strings. `validation` and `test` are (X, y[, lengths]); without them they are split off."""
+        numbers or strings. `validation` and `test` are (X, y[, lengths]); if they are missing, rows are set aside for
+        them."""
         task, left_out = cls(ARRAYS, **settings), []
         given = {"train": (X, y, lengths), "validation": validation, "test": test}
         options = Options(left_out if task.skip_bad else None, layout=task.layout)
@@ -90,7 +91,7 @@ class OwnData(Splits[Packed]):
 
     def _checked(self, collection: Collection) -> Collection:
         if self.label is not None and getattr(collection, "columns", None) is None:
-            raise ValueError(f"label={self.label!r} names a column of a .csv or .parquet file, and {self.path} is none")
+            raise ValueError(f"label={self.label!r} names a column of a .csv or .parquet file; {self.path} is neither")
         found = collection.fingerprint()
         if self.fingerprint not in ("", found):
             raise BadData(f"{self.path} is no longer what was trained on: evaluate it with rows_for, or train again")
@@ -183,7 +184,7 @@ class OwnData(Splits[Packed]):
 
 
 def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
-    """All rows of some data, for evaluating a network: with its front end and its numbers for the classes.
+    """All rows of some data, with the front end and class numbers of a network, to evaluate it.
 
     A label that the network was not trained on counts as its class `unknown`, if it has one.
     """
@@ -203,11 +204,11 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
     index = np.flatnonzero(collection.splits != NOISE)
     labels = np.array([number.get(name, number.get(OTHER, -1)) for name in collection.labels[index].tolist()])
     unknown = collection.labels[index[labels < 0]]
-    wrong = [f"{path}: the network was not taught the label {str(label)!r}" for label in unknown]
+    wrong = [f"{path}: the network was not trained on the label {str(label)!r}" for label in unknown]
     if wrong and not skip_bad:
         raise BadData(f"{wrong[0]}; skip_bad=True leaves its rows out")
     if len(wrong) == len(index):
-        raise BadData(f"{path} has no row with a label that the network was taught")
+        raise BadData(f"{path} has no row with a label that the network was trained on")
     rows = collection.rows(index[labels >= 0], labels[labels >= 0].tolist(), front_end)
     rows.left_out = [*collection.left_out, *wrong]
     return rows
@@ -216,8 +217,8 @@ def rows_for(network: Any, path: str | Path, skip_bad: bool = False) -> Packed:
 def read_collection(
     path: Path, context: int, options: Options, alone: bool = False, front_end: FrontEnd | None = None
 ) -> Collection:
-    """The labelled rows at a path. `alone`: a file without the other splits beside it. `front_end`: of the network that
-    reads them, which says which frames of sound it needs."""
+    """The labelled rows at a path. `alone`: read one file, not the other splits beside it. `front_end` is that of the
+    network that reads them, and determines the frames of sound."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path} (data=… says where the data of a run is now)")
     if is_cache(path) or (path.is_dir() and any(True for each in folders(path) for _ in sound_files(each))):
@@ -226,8 +227,8 @@ def read_collection(
     if is_series(path):
         return SeriesCollection(read_series(path, options, alone), options.left_out or [], front_end)
     raise BadData(
-        f"{path} is no data that rankcode reads: {', '.join(FORMATS)} files, a folder of one data set of these, or a "
-        f"folder that holds a folder of sound files for each class"
+        f"{path} is not data that rankcode reads: {', '.join(FORMATS)} files, a folder with one data set of these, or "
+        f"a folder that holds a folder of sound files for each class"
     )
 
 

@@ -20,7 +20,7 @@ from rankcode.front_ends.audio import Audio, LogMel
 from rankcode.tasks.speech_augmentation import SpeechAugmentation
 from rankcode.tasks.splits import Splits
 
-NOISE = "_background_noise_"  # the folder of background noise, which is no class
+NOISE = "_background_noise_"  # the folder of background noise, which is not a class
 FRAMES_AT_ONCE = 1 << 16  # for mean and standard deviation, which take 20 times the memory of the frames: 26 MB
 LISTS = {"validation": "validation_list.txt", "test": "testing_list.txt"}  # the names in Speech Commands
 
@@ -52,7 +52,7 @@ class SoundRows(Packed):
         return digest([*self.names, self.samples.numpy(), self.labels.numpy()])
 
     def heard(self, steps: Tensor, first: int = 0) -> Tensor | None:
-        """Milliseconds of each recording, from row `first` on, that an answer after so many steps depends on."""
+        """Milliseconds of each recording, from row `first` on, that an answer after `steps` steps depends on."""
         return self.encode.heard(steps, self.samples[first : first + len(steps)])  # type: ignore[union-attr]
 
 
@@ -113,7 +113,7 @@ class SoundCollection:
 
 
 class SoundSplits(Splits[SoundRows]):
-    """The splits of one collection. A recording whose label is no class's name belongs to the last class."""
+    """The splits of one collection. A recording whose label is not a class name belongs to the last class."""
 
     name: ClassVar[str]
     label_names: ClassVar[tuple[str, ...]]

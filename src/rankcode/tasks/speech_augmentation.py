@@ -1,5 +1,5 @@
 """Augmentation of recordings, on log-mel frames and on the training device: shifted in time, louder or softer, with
-other weights of the bands, with background noise, with parts masked."""
+reweighted bands, background noise and masked parts."""
 
 from __future__ import annotations
 

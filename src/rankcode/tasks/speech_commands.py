@@ -1,6 +1,6 @@
 """Google Speech Commands (paper, sections 3.4 and B.4), v0.01 or v0.02: ten keywords, and every other word.
 
-A speaker is in one split only: that of the publisher's lists, or else of the publisher's hash of the speaker.
+A speaker is in one split only, given by the publisher's lists or else by the publisher's hash of the speaker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SpeechCommands(SoundSplits):
     data: str | None = None
     """Folder as published, or a feature cache of it. Default: speech-commands in the folder RANKCODE_DATA."""
     augment: bool = False
-    """Augment the training recordings: they are shifted, louder or softer, filtered, noisy, with parts masked."""
+    """Augment the training recordings: shift, scale and filter them, add noise and mask parts."""
     context: int = 10
     """Frames on either side of a step's own."""
     skip_bad: bool = False

@@ -1,7 +1,7 @@
 """Continuous sequence spotting (paper, sections 3.1 and B.1): is there a run of equal values?
 
-The past matters for the label only through whether a long enough run has occurred and, if not, the length of the
-current run. So the posterior at every step, and the performance of an ideal observer, are exact.
+All that matters of the past is whether a long enough run has occurred and, if not, the length of the current run. So
+the posterior at every step and the performance of an ideal observer can be computed exactly.
 """
 
 from __future__ import annotations

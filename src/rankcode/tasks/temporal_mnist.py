@@ -32,14 +32,14 @@ class TemporalMNIST(TemporalImages):
     flat: bool = False
     """Make each step a vector of 784 numbers instead of a 1 × 28 × 28 image."""
     augment: bool = False
-    """Augment the training digits: they are rotated, stretched, sheared and shifted a little, differently each time."""
+    """Augment the training digits: rotate, stretch, shear and shift them a little, differently each time."""
 
     name: ClassVar[str] = "temporal-mnist"
     side: ClassVar[int] = 28
     levels: ClassVar[int] = 255
 
     def _split(self, split: str, augment: bool = False) -> Arrays:
-        """The last training digits validate; their order depends neither on the digit nor on the writer."""
+        """The last training digits are for validation; their order depends on neither digit nor writer."""
         folder = data_folder() / "mnist" if self.data is None else Path(self.data)
         part = "t10k" if split == "test" else "train"
         images = read_idx(_find(folder, f"{part}-images-idx3-ubyte"), (28, 28))

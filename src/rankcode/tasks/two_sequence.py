@@ -1,8 +1,8 @@
 """The 2-sequence problem (paper, sections 3.2 and B.2): is the mean of a noisy sequence +0.05 or −0.05?
 
 The standard deviation differs from sequence to sequence and is unknown, so some sequences allow an early answer and
-others do not. The posterior is exact (see two_sequence_evidence), and so are the limits that follow from it: of
-answering at a constant threshold, and of answering at the optimal step (see two_sequence_stopping).
+others do not. The posterior is exact (see two_sequence_evidence), and so are the limits that follow from it, with a
+constant threshold and with optimal stopping (see two_sequence_stopping).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The exact log-odds of the 2-sequence problem, with the unknown standard deviation integrated out.
 
-Given its class, a sequence matters only through its length t and its sum of squared distances A from the mean of that
-class: log p(x | class) = F_t(A) + constant, where F_t(A) = log ∫ σ^−t exp(−A / 2σ²) dσ. F_t is a smooth function of one
-number. Its values and slopes are tabulated once by Gauss-Legendre quadrature over log σ on an even grid of √A, and
-interpolated with cubic Hermite splines.
+Given its class, the likelihood of a sequence depends only on its length t and its sum of squared distances A from the
+mean of that class: log p(x | class) = F_t(A) + constant, where F_t(A) = log ∫ σ^−t exp(−A / 2σ²) dσ. F_t is a smooth
+function of one number. Its values and slopes are tabulated once by Gauss-Legendre quadrature over log σ on an even grid
+of √A, and interpolated with cubic Hermite splines.
 """
 
 from __future__ import annotations

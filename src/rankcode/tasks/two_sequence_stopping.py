@@ -1,8 +1,8 @@
 """The optimal observer of the 2-sequence problem, when an error costs 1 and every step a constant.
 
-The past of a sequence matters only through its sum and its sum of squares. Backward induction from the last step
-gives, on a grid of these two, the expected cost of reading on; the optimal observer answers as soon as answering costs
-no more than that. By symmetry only the magnitude of the sum counts.
+All that matters of a sequence's past is its sum and its sum of squares. Backward induction from the last step gives, on
+a grid of these two, the expected cost of reading on; the optimal observer answers as soon as answering costs no more
+than that. By symmetry only the magnitude of the sum counts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rankcode.tasks.two_sequence_evidence import NoiseEvidence
 class StoppingLimit:
     """The optimal observer for each of several step costs.
 
-    `expected_cost` [costs] is its mean cost, errors and steps together: computed, not sampled, and accurate to about
-    1e-5, by which a finer grid changes it.
+    `expected_cost` [costs] is its mean cost, errors and steps together. It is computed, not sampled, and accurate to
+    about 1e-5: a finer grid changes it by that much.
     """
 
     SUM_NODES = 48

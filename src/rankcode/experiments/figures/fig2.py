@@ -72,9 +72,9 @@ def _text(first: dict[str, Trained], found: list[Number]) -> str:
     return (
         f"With the paper's settings rank-coded training read {100 * saved:.0f} % fewer steps than conventional "
         "training. The paper compares the two at a fixed step, 14, at which conventional training does not learn to "
-        "answer. At equal mean steps, "
-        f"both answering at the first spike, rank coding is {_lead(leads[f'{SPIKE} minus {END}{EQUAL}'])} with the paper's "
-        f"settings and {_lead(leads[f'{OWN_SPIKE} minus {OWN_END}{EQUAL}'])} with our own: see the trade-off, with the "
+        "answer. At equal mean steps, both answering at the first spike, rank coding is "
+        f"{_lead(leads[f'{SPIKE} minus {END}{EQUAL}'])} with the paper's settings and "
+        f"{_lead(leads[f'{OWN_SPIKE} minus {OWN_END}{EQUAL}'])} with our own: see the trade-off, with the "
         "limits of ideal observers on the same sequences."
     )
 

@@ -75,9 +75,9 @@ def _text(place: Reproduction, histories: dict[str, Any], before: dict[str, Any]
         )
 
     return (
-        f"Answers move to earlier steps during training: those of {moved(LSTM)}, and those of {moved(CONV)} (validation "
-        "digits, one seed). Grey bands are the paper's regimes: fast, before 15 % of the frame has passed, and slow, "
-        f"after 25 %. {trainings.beyond_the_paper(place)} With β = "
+        f"Answers move to earlier steps during training: those of {moved(LSTM)}, and those of {moved(CONV)} "
+        "(validation digits, one seed). Grey bands are the paper's regimes: fast, before 15 % of the frame has passed, "
+        f"and slow, after 25 %. {trainings.beyond_the_paper(place)} With β = "
         f"{trainings.FIRST_BETA:g} the ConvLSTM reads {before['mean_steps']:.2f} steps and gets "
         f"{100 * before['accuracy']:.2f} % right; trained further with β = {trainings.BETA:g} it ends at "
         f"{after['mean_steps']:.2f} steps and {100 * after['accuracy']:.2f} %.{trainings.at_this_scale(place)}"
