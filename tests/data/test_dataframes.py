@@ -115,5 +115,5 @@ def test_what_is_a_frame_in_long_form():
     assert not is_long_frame(pandas.DataFrame(np.ones((2, 3)))) and not is_long_frame(np.ones((2, 3)))
     with pytest.raises(ValueError, match="X has two columns called 'x'"):
         rows_of_frame(pandas.DataFrame([[1, 2, 3]], columns=["id", "x", "x"]), None)
-    with pytest.raises(ValueError, match="ids are repeated in 'id', so it is in long form, and it has no column time"):
+    with pytest.raises(ValueError, match="ids are repeated in 'id', so it is in long form, but it has no column time"):
         rows_of_frame(pandas.DataFrame({"id": [1, 1], "x": [2, 3]}), None)

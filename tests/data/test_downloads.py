@@ -163,7 +163,7 @@ def test_a_download_that_was_given_up_goes_on_in_the_next_run(server, publish, t
     fails(
         "mnist",
         tmp_path,
-        r"IncompleteRead|ended after 500,000.*goes on from 500,000 of 700,000 bytes, or put digits.gz",
+        r"IncompleteRead|ended after 500,000.*continue from 500,000 of 700,000 bytes, or put digits.gz",
     )
     assert files_in(tmp_path) == ["digits.gz.part"] and len(server.requests) == downloads.TRIES
     download("mnist", tmp_path)
@@ -298,10 +298,10 @@ def test_a_full_disk_while_unpacking_keeps_the_archive(archive, monkeypatch, tmp
 
 def test_a_folder_with_other_content_is_left_unchanged(server, archive, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    fails("speech-commands", tmp_path, "neither empty nor all of words.tar.gz: empty it or name", FileExistsError)
+    fails("speech-commands", tmp_path, "does not hold all of words.tar.gz: empty it or name", FileExistsError)
     for name in ("validation_list.txt", "testing_list.txt", "_background_noise_"):  # and no recordings
         (tmp_path / name).mkdir()
-    fails("speech-commands", tmp_path, "neither empty nor all of words.tar.gz", FileExistsError)
+    fails("speech-commands", tmp_path, "not empty and does not hold all of words.tar.gz", FileExistsError)
     assert server.requests == [] and (tmp_path / "mine.txt").exists()
 
 

@@ -184,7 +184,7 @@ BAD = {
     "no known format": (wav(pcm(tone(), 16), form=0x1234), "not sound"),
     "no channel": (wav(pcm(tone(), 16), channels=0), "not sound"),
     "half a sample": (wav(b"\1"), "no samples"),
-    "rate 0": (wav(pcm(tone(), 16), rate=0), "rate|samples a second"),
+    "rate 0": (wav(pcm(tone(), 16), rate=0), "rate"),
     "too short for the rate": (wav(pcm(tone()[:1], 16), rate=192_000), "no samples|too short"),
 }
 
@@ -312,7 +312,7 @@ def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, suffix, rate)
 @pytest.mark.parametrize("rate", [1, 100, 999, 1_000_001, 2_000_000_000])
 def test_a_rate_that_cannot_be_right(tmp_path, rate):
     """At 100 Hz, 1 MB of samples would be 100 minutes, 300 MB at 16 kHz."""
-    with pytest.raises(rc.BadData, match=f"cannot be right: {rate:,} samples a second"):
+    with pytest.raises(rc.BadData, match=f"impossible sample rate: {rate:,} Hz"):
         read(tmp_path / "a.wav", wav(pcm(tone(), 16), rate=rate))
 
 

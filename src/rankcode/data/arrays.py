@@ -30,7 +30,7 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def as_tensor(values: Any) -> Tensor:
-    """The values as a tensor of real numbers, which is not to be written to."""
+    """The values as a tensor of real numbers, which must not be written to."""
     tensor = values if isinstance(values, Tensor) else _read(values)
     if tensor.is_complex():
         raise ValueError("the data is complex: give the real and the imaginary part as two channels")
@@ -40,7 +40,7 @@ def as_tensor(values: Any) -> Tensor:
 def _read(values: Any) -> Tensor:
     if hasattr(values, "__array__"):
         values = as_array(values)
-        if any(stride < 0 for stride in values.strides):  # which PyTorch does not know
+        if any(stride < 0 for stride in values.strides):  # which PyTorch does not support
             values = values.copy()
     try:
         with warnings.catch_warnings():

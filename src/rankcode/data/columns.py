@@ -1,4 +1,4 @@
-"""Which columns of a table are what: the labels, the ids and times of long form, the splits and the values."""
+"""Which columns of a table hold what: the labels, the ids and times of long form, the splits and the values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from rankcode.data.series import Options, short
 from rankcode.data.sources import BadData
 
-# In any case. `y` counts if none of the others is there: it is often the second axis of a sensor.
+# Case does not matter. `y` counts only if none of the others exists: it is often the second axis of a sensor.
 LABEL_NAMES, LAST_LABEL_NAMES = ("label", "class", "target"), ("y",)
 ID_NAMES = ("id", "series", "series_id", "case_id")
 CLEAR_TIME_NAMES = ("time", "timestamp", "datetime")
 TIME_NAMES = (*CLEAR_TIME_NAMES, "date", "t", "step")  # beside an id
 SPLIT_NAME = "split"
-INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")  # of the index that pandas writes unless told otherwise
+INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")  # of the index, which pandas writes by default
 KNOWN_NAMES = {*LABEL_NAMES, *LAST_LABEL_NAMES, *ID_NAMES, *TIME_NAMES, SPLIT_NAME}
 
 
@@ -23,7 +23,7 @@ class Roles(NamedTuple):
     """The numbers of the columns, from 0 on; None: the table has no such column."""
 
     label: int | None
-    candidates: tuple[int, ...]  # that may hold the labels of wide form, as their content tells
+    candidates: tuple[int, ...]  # that may hold the labels in wide form; their content decides
     id: int | None
     time: int | None
     split: int | None

@@ -1,4 +1,4 @@
-"""Series from frames of pandas or polars in long form. Neither library is imported."""
+"""Series from pandas or polars DataFrames in long form. Neither library is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankcode.data.tables import splits_of, table_of_columns
 
 
 def is_long_frame(X: Any) -> bool:  # noqa: N803
-    """Whether X is a frame with a column of ids, so that its rows are steps of series."""
+    """Whether X is a DataFrame with a column of ids, so that its rows are steps of series."""
     return any(is_named(str(name), ID_NAMES) for name in getattr(X, "columns", ()))
 
 
@@ -22,7 +22,7 @@ def rows_of_frame(frame: Any, y: Any, like: Columns | None = None) -> tuple[list
     """Each series [steps, channels] in order of first appearance, their labels, and which columns were read.
 
     `y` is the name of the label column, a pandas Series indexed by id, labels in order of first appearance, or None.
-    `like`: the columns of the frame that a model was fitted to, which are found by name.
+    `like`: the columns that a model was fitted to, which are found by name.
     """
     names = [str(name) for name in frame.columns]
     if twice := [name for name in names if names.count(name) > 1]:

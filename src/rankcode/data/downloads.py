@@ -21,8 +21,8 @@ from urllib.request import Request, urlopen
 
 from rankcode.progress import Progress
 
-TIMEOUT = 30.0  # seconds without a byte after which a connection counts as interrupted
-TRIES = 5  # connections to one address, each of which resumes the last
+TIMEOUT = 30.0  # seconds without data after which a connection counts as interrupted
+TRIES = 5  # connections to one address, each of which resumes where the last one stopped
 PAUSE = 1.0  # seconds before the second connection, twice that before the third, and so on
 CHUNK = 1 << 18  # bytes read at once
 
@@ -115,7 +115,7 @@ def _have_archive(data_set: DataSet, folder: Path, progress: bool) -> None:
     if not _is_unpacked(folder, data_set):
         if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(
-                f"{folder} is neither empty nor all of {file.name}: empty it or name another folder to download to"
+                f"{folder} is not empty and does not hold all of {file.name}: empty it or name another folder"
             )
         if not _is_whole(archive, file):
             _fetch(file, archive, f"unpack {file.name} into {folder}", progress)
@@ -131,7 +131,7 @@ def _have_archive(data_set: DataSet, folder: Path, progress: bool) -> None:
 
 
 def _fetch(file: PublishedFile, path: Path, by_hand: str, progress: bool) -> None:
-    """Download a file to `path` from the first address that has it. `by_hand`: the advice where none has."""
+    """Download a file to `path` from the first address that has it. `by_hand`: what to do if none has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     reasons = []
@@ -149,7 +149,7 @@ def _fetch(file: PublishedFile, path: Path, by_hand: str, progress: bool) -> Non
                 break
         reasons.append(f"{address}: {reason}")
     have = _size(part)
-    again = f"download again, which goes on from {have:,} of {file.size:,} bytes, or " if have else ""
+    again = f"download again to continue from {have:,} of {file.size:,} bytes, or " if have else ""
     raise DownloadError(f"cannot download {file.name} ({'; '.join(reasons)}): {again}{by_hand}")
 
 
@@ -175,7 +175,7 @@ def _receive(address: str, file: PublishedFile, part: Path, progress: bool) -> N
             response = urlopen(request, timeout=TIMEOUT)
         with response:
             done = done if response.status == 206 else 0
-            # Checked before the first byte, so that the page of a login screen does not overwrite the bytes received.
+            # Checked before the first byte, so that a login page does not overwrite the bytes received.
             announced, expected = response.headers.get("Content-Length"), file.size - done
             if announced not in (None, str(expected)):
                 raise _Failed(f"{announced} bytes announced, {expected} expected")
@@ -202,7 +202,7 @@ def _unpack(archive: Path, folder: Path, progress: bool) -> None:
             members.extraction_filter = getattr(tarfile, "data_filter", None)
             for number, member in enumerate(members, 1):
                 members.extract(member, folder)
-                done = min(packed.tell(), size - 1)  # reading is ahead of unpacking, which is not done yet
+                done = min(packed.tell(), size - 1)  # reading is ahead of unpacking
                 if bar.due(done):
                     bar.show(done, f"unpacking {archive.name}  {number:,} files")
         bar.show(size, f"unpacking {archive.name}  {number:,} files")

@@ -31,7 +31,7 @@ from rankcode.saving.files import alone_in, writing
 FORMAT = 3
 RECORDINGS_PER_LINE = 500  # of the index
 Settings = dict[str, Any]  # of the front end, as JSON
-Read = Callable[[Path], tuple[Tensor, int]]  # a file to its frames [frames, bands], bytes, and its number of samples
+Read = Callable[[Path], tuple[Tensor, int]]  # from a file to its frames [frames, bands], bytes, and number of samples
 
 
 class Recording(NamedTuple):
@@ -75,8 +75,8 @@ def cached_frames(
 ) -> Frames:
     """The frames of these recordings of a folder, from the cache, which is computed if it does not exist.
 
-    `settings` describe `read`: other settings have another cache. A file that cannot be used is an error or, with
-    `skip_bad`, left out and listed.
+    `settings` describe `read`: different settings have different caches. A file that cannot be used is an error or,
+    with `skip_bad`, left out and listed.
     """
     folder = folder.resolve()
     named = hashlib.sha256(json.dumps([str(folder), FORMAT, settings]).encode()).hexdigest()[:12]
@@ -96,7 +96,7 @@ def cached_frames(
 
 
 def open_cache(cache: Path, keys: list[str] | None = None) -> Frames:
-    """A complete cache, wherever it was computed; if `keys` are given, one whose lines have these keys."""
+    """A complete cache, wherever it was computed; if `keys` are given, its lines must have these keys."""
     try:
         with open_file(cache / "index.jsonl") as file:
             lines = [json.loads(line) for line in file]
@@ -173,7 +173,7 @@ def _compute(cache: Path, jobs: list[_Job], progress: bool) -> None:
     finally:
         workers.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
-    (cache / "index.jsonl").unlink(missing_ok=True)  # an old index must not stand beside new frames
+    (cache / "index.jsonl").unlink(missing_ok=True)  # an old index must not describe new frames
     for name in ("frames.u8", "index.jsonl"):
         os.replace(cache / f"{name}.part", cache / name)
 

@@ -13,11 +13,11 @@ from rankcode.data.series_formats.parquet import opened
 from rankcode.data.sources import BadData
 
 SUFFIXES = (".txt", ".csv", ".parquet")
-COLUMNS = ("path", "file", "filename", "file_name")  # that hold the names in a table, in any case
+COLUMNS = ("path", "file", "filename", "file_name")  # that hold the names in a table; case does not matter
 
 
 def is_manifest(path: str | Path, data_suffixes: Collection[str]) -> bool:
-    """Whether a path names a manifest. `data_suffixes`: of the files that hold data, which are no manifests."""
+    """Whether a path names a manifest. `data_suffixes`: of files that hold data and are not manifests."""
     suffix = Path(path).suffix.lower()
     return suffix in SUFFIXES and suffix not in data_suffixes
 
@@ -25,7 +25,7 @@ def is_manifest(path: str | Path, data_suffixes: Collection[str]) -> bool:
 def listed_files(path: str | Path) -> Iterator[str]:
     """The files that a manifest lists, in its order. Relative names are relative to the folder of the manifest.
 
-    A text file has a name in each line; empty lines and those that begin with # are left out. A table has them in a
+    A text file has a name on each line; empty lines and lines that begin with # are skipped. A table has them in a
     column called path, file or filename, or in its only column.
     """
     path = Path(path)
@@ -57,7 +57,7 @@ def _parquet_column(path: Path) -> Iterator[str]:
 
 
 def _column(path: Path, names: list[str]) -> tuple[int, bool]:
-    """The column that holds names of files, and whether `names` are those of columns."""
+    """The column that holds file names, and whether `names` is a header."""
     found = [place for place, name in enumerate(names) if name.strip().casefold() in COLUMNS]
     if found or len(names) == 1:
         return (found or [0])[0], bool(found)

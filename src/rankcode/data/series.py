@@ -15,7 +15,7 @@ from rankcode.data.arrays import as_array
 from rankcode.data.sources import BadData
 
 Layout = Literal["auto", "steps-first", "channels-first"]
-ARRAYS = "arrays"  # stands for the path of data that was given as arrays
+ARRAYS = "arrays"  # in place of a path, for data that was given as arrays
 BLOCK_BYTES = 1 << 24  # of a large file that are read at once
 LARGEST = np.finfo(np.float32).max
 SKIP_HINT = "; skip_bad=True leaves it out"
@@ -28,7 +28,7 @@ class NoGoodRow(BadData):
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns that a table was read from; `str` says them in one line."""
+    """The names of the columns that a table was read from; `str` gives them in one line."""
 
     label: str | None  # None: it has no labels
     guessed: bool  # the label column was not named by the user
@@ -66,8 +66,8 @@ class Options(NamedTuple):
     left_out: list[str] | None = None  # a bad row is appended here and left out; None: it raises BadData
     labelled: bool = True  # rows without labels are an error
     layout: Layout = "auto"  # of an array with three dimensions
-    channels: int | None = None  # that a network reads, which tells the layout
-    label: str | None = None  # column of a table that holds the labels; one that a network learned from may be absent
+    channels: int | None = None  # number that a network reads, which determines the layout
+    label: str | None = None  # column of a table that holds the labels; may be absent from data for a trained network
     channel_names: tuple[str, ...] = ()  # columns of a table in long form that a network reads
 
 
@@ -116,7 +116,7 @@ def collect(
 
 
 def good_blocks(blocks: Iterable[Callable[[], Series]], left_out: list[str] | None) -> Iterator[Series]:
-    """The rows of a file in blocks, each read when it is needed. One without a good row is skipped if bad rows are."""
+    """The rows of a file in blocks, each read when needed. A block without a good row is skipped if bad rows are."""
     found, problem = False, None
     for read in blocks:
         try:
@@ -204,7 +204,7 @@ def _steps_first(rows: Any, options: Options, what: str) -> Any:
 
 def _checked(row: np.ndarray, padded: bool) -> np.ndarray:
     if np.isfinite(row.sum()) and row.size and (row.dtype == np.float32 or np.abs(row).max() <= LARGEST):
-        return row  # every value is finite; a sum is much cheaper than a look at each
+        return row  # every value is finite; a sum is much cheaper than checking each
     there = np.flatnonzero(~np.isnan(row).all(axis=1))
     if len(there) == 0:
         raise BadData("all of its values are missing")
@@ -214,13 +214,13 @@ def _checked(row: np.ndarray, padded: bool) -> np.ndarray:
 
 
 def as_floats(values: np.ndarray) -> np.ndarray:
-    """In float32 if that holds every value of the type, otherwise in float64."""
+    """In float32 if it can represent every value of the type, otherwise in float64."""
     return values.astype(np.float32 if np.can_cast(values.dtype, np.float32) else np.float64, copy=False)
 
 
 @lru_cache
 def label_name(text: str) -> str:
-    """The label without blanks around it, and '3' for '3.0'."""
+    """The label without surrounding blanks, and '3' for '3.0'."""
     text = text.strip()
     whole = re.fullmatch(r"[+-]?\d+\.\d*(e[+-]?\d+)?", text, re.IGNORECASE) and float(text).is_integer()
     return str(int(float(text))) if whole else text

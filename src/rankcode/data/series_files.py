@@ -1,4 +1,4 @@
-"""Files of labelled time series: finding the splits of a set, and reading them in whichever format they have.
+"""Files of labelled time series: finding the splits of a set, and reading them in any of the formats.
 
 A file that cannot be read at all is an error. A bad row is an error, or it is left out and listed, as the caller
 chooses. Where rows cannot differ in width (in all formats but .ts and tables in long form), steps missing at the end of
@@ -53,7 +53,7 @@ def _reading(path: str | Path) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise MemoryError(f"{path} does not fit into the memory there is: read a part of it") from None
+        raise MemoryError(f"{path} does not fit into memory: read a part of it") from None
     except OSError as error:
         raise BadData(f"{error.filename or path}: {error.strerror or error}") from None
 
@@ -109,7 +109,7 @@ def _split_files(path: Path, alone: bool) -> dict[str, Path]:
                 raise BadData(f"{path}: {splits[split].name} and {file.path.name} are both for {split}")
             splits[split] = file.path
     if "train" not in splits:
-        return {"train": this.path}  # the only rows to train on, whatever the name of the file
+        return {"train": this.path}  # the only rows to train on, whatever the file is called
     return {split: splits[split] for split in SPLITS if split in splits}
 
 

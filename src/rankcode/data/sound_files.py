@@ -20,7 +20,7 @@ from rankcode.data.sources import BadData
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 BLOCK = 1 << 18  # samples read at once: 16 s at 16 kHz, 1 MB
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1_000, 1_000_000  # Hz; a rate outside is a damaged header
-MAX_HOURS = 24  # of one recording: a small compressed file can hold any length of silence
+MAX_HOURS = 24  # of one recording: a small compressed file can hold days of silence
 MAX_CHUNKS = 1_000  # of a WAV or AIFF file before its samples; real files have fewer than ten
 UNKNOWN_LENGTH = 0x7FFFF000  # programs that write to a pipe cannot know the length: nearly 2³¹ or nearly 2³²
 
@@ -33,7 +33,7 @@ def folders(folder: Path) -> list[Path]:
 def sound_files(folder: str | Path) -> Iterator[str]:
     """The sound files in a folder and in its subfolders, relative to it, in order of name, without hidden ones.
 
-    The names of one folder at a time are in memory, however many there are in all.
+    Only the names of one folder at a time are in memory.
     """
     with os.scandir(folder) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found if entry.name[0] != "."]
@@ -46,11 +46,11 @@ def sound_files(folder: str | Path) -> Iterator[str]:
 
 
 def sound_blocks(path: str | Path, rate: int = 16_000) -> Iterator[np.ndarray]:
-    """The samples of a file in blocks: float32 in −1…1, channels averaged, at `rate` samples a second."""
+    """The samples of a file in blocks: float32 in −1…1, channels averaged, at `rate` samples per second."""
     with open_file(path) as file:
         own_rate, blocks = _blocks_of(file, path)
         if not MIN_SAMPLE_RATE <= own_rate <= MAX_SAMPLE_RATE:
-            raise BadData(f"{path} cannot be right: {own_rate:,} samples a second")
+            raise BadData(f"{path} has an impossible sample rate: {own_rate:,} Hz")
         total = 0
         for block in _resampled(blocks, own_rate, rate):
             if not np.isfinite(block).all():
@@ -59,7 +59,7 @@ def sound_blocks(path: str | Path, rate: int = 16_000) -> Iterator[np.ndarray]:
             if total > MAX_HOURS * 3600 * rate:
                 raise BadData(f"{path} is longer than {MAX_HOURS} hours: split it into shorter recordings")
             yield block
-        if total == 0:  # also a few samples at a high rate, which are none at a lower one
+        if total == 0:  # or a few samples at a high rate, which resample to none
             raise BadData(f"{path} holds no samples")
 
 
@@ -135,14 +135,14 @@ def _resampled(blocks: Iterator[np.ndarray], own_rate: int, rate: int) -> Iterat
     try:
         import soxr
     except ImportError:
-        raise ImportError("changing a sampling rate needs soxr: pip install 'rankcode[audio]'") from None
+        raise ImportError("changing the sample rate needs soxr: pip install 'rankcode[audio]'") from None
     stream = soxr.ResampleStream(own_rate, rate, 1, dtype="float32")
     for block in blocks:
         yield stream.resample_chunk(block)
     yield stream.resample_chunk(np.empty(0, np.float32), last=True)
 
 
-# What headers announce: libsndfile reads what there is of a file that was cut short, without an error
+# What headers announce: libsndfile reads a file that was cut short without an error
 
 
 def _sound_chunk(file: BinaryIO) -> _Chunk | None:
@@ -184,7 +184,7 @@ def _chunk_named(wanted: bytes, file: BinaryIO, order: str, streamed: bool) -> _
 def _mp3_stream(file: BinaryIO, start: bytes) -> _Chunk | None:
     """The frames of an MP3 file whose first frame says how many bytes they have."""
     at = 0
-    if start[:3] == b"ID3" and len(start) >= 10:  # a tag: its size has 7 bits a byte
+    if start[:3] == b"ID3" and len(start) >= 10:  # a tag: its size has 7 bits per byte
         at = 10 + sum(byte << shift for byte, shift in zip(start[6:10], (21, 14, 7, 0), strict=True))
     file.seek(at)
     frame = file.read(4 + 36 + 16)
@@ -200,7 +200,7 @@ def _mp3_stream(file: BinaryIO, start: bytes) -> _Chunk | None:
 
 
 def _lacks_last_page(file: BinaryIO, size: int) -> bool:
-    """Whether this is an Ogg file (Vorbis, Opus) whose last page is not there, or not all of it."""
+    """Whether this is an Ogg file (Vorbis, Opus) whose last page is missing or incomplete."""
     file.seek(0)
     if file.read(4) != b"OggS":
         return False

@@ -100,7 +100,7 @@ class Generated:
     `seed`; training batches use the seed of the run and never end.
     """
 
-    CHUNK = 10_000  # rows that `scan` draws at once, on the CPU, so that they do not depend on batch size and device
+    CHUNK = 10_000  # rows that `scan` draws at once, on the CPU, so that they depend on neither batch size nor device
 
     def __init__(self, generate: Callable[[int, torch.Generator], Batch], size: int | None = None, seed: int = 0):
         self.generate, self.size, self.seed = generate, size, seed
@@ -145,16 +145,16 @@ class Rows(ABC):
 
     @abstractmethod
     def take(self, index: Tensor, device: Device, longest: int | None = None) -> Batch:
-        """These rows as they are stored, on the device. `longest` is the length of the longest, where rows differ, so
-        that an index on a GPU need not be read."""
+        """These rows as they are stored, on the device. `longest` is the length of the longest, if rows differ, so that
+        an index on a GPU need not be read."""
 
     def longest(self, index: Tensor) -> int | None:
-        """The length of the longest of these rows, if they are stored in different lengths."""
+        """The length of the longest of these rows, if stored rows differ in length."""
         return None
 
     @abstractmethod
     def columns(self) -> list[Tensor]:
-        """All that `take` reads."""
+        """Everything that `take` reads."""
 
     def is_on(self, device: Device) -> bool:
         """Whether the rows are kept on the device, to which they are copied if it is a GPU and they fit."""
@@ -270,7 +270,7 @@ class Loader:
     """Any iterable of (inputs, labels[, lengths]) batches, such as a torch DataLoader.
 
     The loader's own batch size and shuffling apply; `batch_size` and `seed` are ignored. It can only start at the
-    beginning of an epoch. Under `torchrun` each process reads its own loader as it is.
+    beginning of an epoch. Under `torchrun` each process uses its own loader unchanged.
     """
 
     def __init__(self, loader: Iterable):
@@ -329,7 +329,7 @@ def as_source(data) -> Source:
 
 
 def split_of(task, split: str) -> Source:
-    """A split of a task. Data that is not a task is its own only split."""
+    """A split of a task. Data that is not a task has one split, itself."""
     if not hasattr(task, "train"):
         return as_source(task)
     if getattr(task, split, None) is None:

@@ -22,7 +22,7 @@ from rankcode.data.series import Columns, Options, Series, collect, short
 from rankcode.data.sources import SPLIT_NAMES, BadData
 
 MISSING = {"", "?", "na", "n/a", "nan", "<na>", "nat", "null", "none"}  # in lower case
-LOOKED_AT = 1 << 20  # values that are looked at to tell labels from values
+LOOKED_AT = 1 << 20  # values that are examined to tell labels from values
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,7 +33,7 @@ class Table:
     path: Path
     names: Sequence[str]
     roles: Roles
-    texts: dict[int, list[str]]  # of the columns that are no values
+    texts: dict[int, list[str]]  # of the columns that are not values
     times: np.ndarray | None  # [records], numbers or datetime64
     values: np.ndarray  # [records, value columns], float64
     problems: dict[int, str]  # bad record → what is wrong with it
@@ -112,14 +112,14 @@ def table_of_columns(
 
 
 def splits_of(table: Table, options: Options) -> dict[str, Series]:
-    """The splits of a table, 'train' if it does not say."""
+    """The splits of a table; 'train' if it names none."""
     roles = table.roles
     ids = None if roles.id is None else [name.strip() for name in table.texts[roles.id]]
     if ids is None or (roles.time is None and len(set(ids)) == len(ids)):
         return _wide(table, ids, options)
     if roles.time is None:
         raise BadData(
-            f"{table.path}: ids are repeated in {table.names[roles.id or 0]!r}, so it is in long form, and it has no "
+            f"{table.path}: ids are repeated in {table.names[roles.id or 0]!r}, so it is in long form, but it has no "
             f"column {' or '.join(TIME_NAMES)}"
         )
     return _long(table, ids, options)
@@ -217,8 +217,8 @@ def _collected(
 def _guessed_label(table: Table, labelled: bool) -> tuple[int | None, np.ndarray]:
     """The column of labels in wide form, None if none is likely, and the values of the others.
 
-    It is the first or else the last column: one of text, or of few whole numbers if the others are not such. If no
-    labels are needed, only text is taken for them.
+    It is the first or else the last column, if it holds text, or few whole numbers unlike the others. If no labels are
+    needed, only a column of text is taken.
     """
     found, values, candidates = None, table.values, table.roles.candidates
     places = {column: table.roles.values.index(column) for column in candidates}
@@ -242,12 +242,12 @@ def _guessed_label(table: Table, labelled: bool) -> tuple[int | None, np.ndarray
 
 
 def _few_whole(values: np.ndarray, records: int) -> bool:
-    """Whether there are several whole numbers and no others, at most one for every two records."""
+    """Whether all are whole numbers, with several distinct values but at most one for every two records."""
     distinct = np.unique(values[~np.isnan(values)])
     return 1 < len(distinct) <= max(2, records // 2) and bool((distinct == np.floor(distinct)).all())
 
 
-# Text to numbers
+# From text to numbers
 
 
 def number(text: str) -> float:

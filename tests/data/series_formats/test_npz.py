@@ -72,7 +72,7 @@ def test_arrays_of_no_known_split_are_named(tmp_path):
         (dict(y=[1, 2]), ["X"]),
         (dict(X=ONES, y=[1, 2], X_test=ONES), ["test"]),
         (dict(X=ONES, y=[1, 2], y_test=[1, 2]), ["test"]),
-        (dict(inputs=ONES), ["must hold arrays X and y, and holds inputs"]),
+        (dict(inputs=ONES), ["must hold arrays X and y, but holds inputs"]),
         (dict(X=ONES, X_train=ONES, y=[1, 2]), ["X", "X_train"]),
         (dict(X=np.array([[1], [1, 2]], dtype=object), y=[1, 2]), ["X", "pad", "lengths"]),
         (dict(X=ONES, y=np.array(["a", 1], dtype=object)), ["y", "y.astype(str)"]),
@@ -173,5 +173,5 @@ def test_data_larger_than_memory_is_not_called_damaged(tmp_path):
 
     process = context.Process(target=read)
     process.start()
-    assert receiver.recv() == f"{tmp_path / 'a.npz'} does not fit into the memory there is: read a part of it"
+    assert receiver.recv() == f"{tmp_path / 'a.npz'} does not fit into memory: read a part of it"
     process.join()

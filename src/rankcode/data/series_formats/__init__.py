@@ -13,7 +13,7 @@ from rankcode.data.series_formats.tsv import read_tsv
 
 # If a folder holds a set in several formats, the first of these is read.
 ARCHIVES = {".ts": read_ts, ".tsv": read_tsv, ".arff": read_arff, ".npz": read_npz}
-# These may hold anything: in a folder, they are read if there is none of the formats above.
+# These may hold anything: in a folder, they are read only if there are no files of the formats above.
 READERS = {**ARCHIVES, ".parquet": read_parquet, ".csv": read_csv, ".npy": read_npy}
 # Large files of these formats are read in blocks to predict on.
 BLOCK_READERS = {".parquet": parquet_blocks, ".npy": npy_blocks}

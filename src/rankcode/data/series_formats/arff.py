@@ -47,8 +47,8 @@ def read_arff(path: Path, options: Options) -> dict[str, Series]:
 
 
 def _without_label(line: str) -> tuple[str, str]:
-    """A line of an .arff file without its last field, and that field. No regular expression, whose time could grow
-    with the square of the length of the line."""
+    """A line of an .arff file without its last field, and that field. Not by a regular expression, whose time could
+    grow with the square of the line's length."""
     comma = line.rfind(",")
     if line[-1] in "'\"":
         opening = line.rfind(line[-1], 0, -1)

@@ -14,8 +14,8 @@ from rankcode.data.series_formats.text_lines import lines_of
 from rankcode.data.sources import BadData
 from rankcode.data.tables import is_number, number, splits_of, table_of_records
 
-MARKS = ";\t,"  # a comma may be a decimal comma where another mark separates fields
-FEWEST_NUMBERED = 8  # consecutive numbers that are names of columns rather than the values of a series
+MARKS = ";\t,"  # a comma may be a decimal comma if another mark separates fields
+FEWEST_NUMBERED = 8  # consecutive numbers: taken for column names, not for the values of a series
 
 
 def read_csv(path: Path, options: Options) -> dict[str, Series]:

@@ -57,7 +57,7 @@ def is_labels(path: Path) -> bool:
 
 
 def _read(path: Path, what: str) -> np.ndarray:
-    """The array, mapped if it is large: processes of a machine share its memory, and it may be larger than that."""
+    """The array, memory-mapped if it is large: processes share it, and it may be larger than memory."""
     with open_file(path) as file:
         _checked(file, path, what)
     return np.load(path, mmap_mode="c" if path.stat().st_size > BLOCK_BYTES else None)  # "c": writes stay in memory

@@ -15,7 +15,7 @@ from rankcode.data.sources import SPLIT_NAMES, BadData
 
 
 def read_npz(path: Path, options: Options) -> dict[str, Series]:
-    """The splits of a file. Its arrays are read one by one, each after a look at its header."""
+    """The splits of a file. Its arrays are read one by one, each after its header is checked."""
     splits: dict[str, dict[str, np.ndarray]] = {}
     names: list[str] = []
     try:
@@ -25,7 +25,7 @@ def read_npz(path: Path, options: Options) -> dict[str, Series]:
                 names.append(member)
                 if found := re.fullmatch(r"(X|y|lengths)(?:_(\w+))?", member):
                     if (split := SPLIT_NAMES.get((found[2] or "train").lower())) is None:
-                        raise BadData(f"{path}: {member} is of no split: they are called {', '.join(SPLIT_NAMES)}")
+                        raise BadData(f"{path}: {member} belongs to no split: these are {', '.join(SPLIT_NAMES)}")
                     arrays = splits.setdefault(split, {})
                     if found[1] in arrays:
                         raise BadData(f"{path}: it holds {member} and another {found[1]} of the same split")
@@ -38,12 +38,12 @@ def read_npz(path: Path, options: Options) -> dict[str, Series]:
     except Exception:  # damage shows as any of a dozen exceptions, from numpy, zipfile and zlib
         raise BadData(f"{path}: not an .npz file, or a damaged one") from None
     if not splits:
-        raise BadData(f"{path}: it must hold arrays X and y, and holds {', '.join(names) or 'nothing'}")
+        raise BadData(f"{path}: it must hold arrays X and y, but holds {', '.join(names) or 'nothing'}")
     for split, arrays in splits.items():
         if not options.labelled and "X" in arrays:
             arrays.setdefault("y", np.zeros(len(np.atleast_1d(arrays["X"])), int))
         if not {"X", "y"} <= arrays.keys():
-            raise BadData(f"{path}: the {split} split must have X and y, and has only {' and '.join(arrays)}")
+            raise BadData(f"{path}: the {split} split must have X and y, but has only {' and '.join(arrays)}")
     return {
         split: series_of(arrays["X"], arrays["y"], arrays.get("lengths"), split, options, path)
         for split, arrays in splits.items()
@@ -51,7 +51,7 @@ def read_npz(path: Path, options: Options) -> dict[str, Series]:
 
 
 def check_header(content: IO[bytes], size: int, path: Path, member: str) -> None:
-    """Raise unless an array is as large as its header announces; no memory is allocated for it before."""
+    """Raise unless an array is as large as its header announces, before memory is allocated for it."""
     version = np.lib.format.read_magic(content)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(content)

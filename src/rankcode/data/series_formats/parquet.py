@@ -19,7 +19,7 @@ from rankcode.data.tables import splits_of, table_of_columns
 
 
 def read_parquet(path: Path, options: Options) -> dict[str, Series]:
-    """Columns of values may have any type of numbers, the others any type."""
+    """Columns of values may have any numeric type, the others any type."""
     with opened(path) as file:
         table = _Records(path, file.read())
     return table.splits(options)
@@ -46,7 +46,7 @@ def parquet_blocks(path: Path, options: Options) -> Iterator[Callable[[], Series
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """A file with a column at least, as pyarrow's ParquetFile."""
+    """A file with at least one column, as pyarrow's ParquetFile."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -92,10 +92,10 @@ def _plain(column: Any) -> Any:
 
 
 def _cuts(path: Path, file: Any, options: Options) -> list[int] | None:
-    """The numbers of the records at which blocks begin, and that of all records; None: it has to be read at once.
+    """The numbers of the records at which blocks begin, and the total number; None: the file has to be read at once.
 
     That is so if the file is small, if the text of a column decides what it is, and in long form if the records of a
-    series are not one after the other.
+    series are not consecutive.
     """
     from pyarrow import types
 

@@ -17,8 +17,8 @@ from rankcode.data.sources import BadData
 def lines_of(path: Path, comments: str = "") -> Iterator[tuple[str, str]]:
     """('line 1', its text with the line end) of every line that is neither blank nor a comment.
 
-    A line that is not UTF-8 is read as Latin-1. A last line that ends with a number and without a line end may be cut
-    inside that number: a warning says so.
+    A line that is not UTF-8 is read as Latin-1. If the last line ends with a number and without a line end, the number
+    may be cut short: a warning says so.
     """
     # Only \n, \r and \r\n end a line, unlike with str.splitlines.
     with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape") as file:
