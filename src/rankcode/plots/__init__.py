@@ -1,9 +1,9 @@
-"""Pictures of runs. Needs matplotlib: `pip install 'rankcode[plots]'`."""
+"""Plots of runs. Needs matplotlib: `pip install 'rankcode[plots]'`."""
 
 try:
     import matplotlib  # noqa: F401 (every picture needs it)
 except ImportError:
-    raise ImportError("pictures need matplotlib: pip install 'rankcode[plots]'") from None
+    raise ImportError("plots need matplotlib: pip install 'rankcode[plots]'") from None
 
 from rankcode.plots.answers import plot_answers
 from rankcode.plots.confusion import plot_confusion

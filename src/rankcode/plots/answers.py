@@ -23,7 +23,7 @@ COLUMNS = 3
 MAX_LINES = 8  # channels that are drawn as lines; more become an image
 TITLE_WIDTH = 50  # characters that fit above a panel
 BOUNDARY = "fires when the largest reaches this"
-GRID = torch.linspace(0, 1, 201, dtype=torch.float64)  # probabilities at which a rule is asked whether it fires
+GRID = torch.linspace(0, 1, 201, dtype=torch.float64)  # probabilities at which it is checked whether a rule fires
 
 
 def some_of_each(labels: Sequence[Any], at_most: int = MAX_PANELS) -> list[int]:
@@ -47,8 +47,8 @@ def plot_answers(
     """Rows as the network's front end stores them, each [length, features…]; below each, the probabilities of the
     classes, and how high the largest must be for the rule to fire. What comes after the answer is faint.
 
-    With more classes than there are colours, the class that was answered and the true one are coloured alone. For a
-    rule that compares membranes with θ, membranes are drawn instead of probabilities.
+    With more classes than colours, only the answered class and the true one are coloured. For a rule that compares
+    membranes with θ, membranes are drawn instead of probabilities.
     """
     rule = (network.rule or Threshold()) if rule is None else rule
     if len(rows) == 0:
@@ -77,7 +77,7 @@ def plot_answers(
 
 
 def _draw_row(above: Axes, below: Axes, network: Network, row: Tensor, rule: Rule, truth: str | None) -> str:
-    """Draw one row; its title."""
+    """Draw one row; returns its title."""
     device = next(network.parameters()).device
     stored, lengths = row[None].to(device), torch.tensor([len(row)], device=device)
     inputs, lengths = (stored, lengths) if network.front_end is None else network.front_end(stored, lengths)

@@ -1,4 +1,4 @@
-"""Which classes are taken for which."""
+"""Confusion matrices."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from matplotlib.figure import Figure
 
 from rankcode.plots.style import DARK, short
 
-MAX_SIDE = 14  # inches of a matrix: cells shrink where there are more classes
+MAX_SIDE = 14  # inches of a matrix: with many classes, cells shrink
 MAX_NAME = 18  # characters
 
 
 def plot_confusion(matrices: Mapping[str, Sequence[Sequence[int]]], names: Sequence[str]) -> Figure:
     """Rows of each true class by their answer, a panel for each rule. `matrices` are those of `rankcode.Report`.
 
-    The darker, the larger the share of the true class; the shade goes with its square root, so that rare confusions
-    are seen.
+    The shade is the square root of the share of the true class, so that rare confusions are visible.
     """
     cell = min(0.55, MAX_SIDE / len(names))  # inches
     margin = 0.9 + 0.09 * min(MAX_NAME, max(map(len, names)))

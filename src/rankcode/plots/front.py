@@ -24,7 +24,7 @@ def plot_front(curves: Mapping[int, Mapping[str, Any]], front: Sequence[Mapping[
     steps, accuracy = ([point["test"][name] for point in front] for name in ("mean_steps", "accuracy"))
     percent = [100 * value for value in accuracy]
     handles += axes.plot(steps, percent, "o-", color=COLOURS[0], ms=4, lw=1.8)
-    figure.draw_without_rendering()  # decides where everything is
+    figure.draw_without_rendering()  # places everything
     placed = []
     for place in range(0, len(front), -(-len(front) // MAX_LABELS) or 1):
         label = f"run {front[place]['run']}, θ={front[place]['threshold']:g}"

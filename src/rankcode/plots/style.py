@@ -1,4 +1,4 @@
-"""Colours and axes that all pictures share."""
+"""Colours and axes that all plots share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plain(axes) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> Legend:
-    """A legend below the axes, in as many columns as fit. A $ in a name is only a $."""
+    """A legend below the axes, in as many columns as fit. A $ in a name is not math."""
     width = 0.65 + 0.085 * max(map(len, names))  # of a column, in inches
     columns = min(len(names), max(1, int(figure.get_figwidth() / width)))
     legend = figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=columns)
@@ -30,6 +30,6 @@ def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]
 
 
 def short(name: str, length: int = 24) -> str:
-    """A name in at most so many characters: its beginning and its end."""
+    """A name in at most `length` characters: its beginning and its end."""
     half = (length - 1) // 2
     return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"

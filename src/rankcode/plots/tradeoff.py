@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from rankcode.metrics import Curve
 from rankcode.plots.style import COLOURS, DARK, legend_below, plain
 
-MIN_RANGE = 5  # of accuracies in the picture, in %: differences of a few hundredths must not fill it
-# Thresholds that get a label, the most useful first; all of them where none of these is on the curve.
+MIN_RANGE = 5  # smallest range of the accuracy axis, in %: differences of a few hundredths must not fill it
+# Thresholds that get a label, the most useful first; if none of these is on the curve, all thresholds do.
 LABELLED = (0.95, 0.99, 0.9, 0.8, 0.999, 0.7, 0.6, 0.5)
 # Places of a label, in points from its dot; the nearest first.
 OFFSETS = ((0, 8), (0, -8), (10, 7), (-10, 7), (10, -7), (-10, -7), (17, 0), (-17, 0), (20, 12), (20, -12), (-20, 12))
@@ -50,7 +50,7 @@ def plot_tradeoff(
 
 def _label_thresholds(figure: Figure, axes: Axes, curves: list[Curve]) -> None:
     """Write θ beside dots, where the label covers no dot, no line and no other label."""
-    figure.draw_without_rendering()  # decides where everything is
+    figure.draw_without_rendering()  # places everything
     lines = [axes.transData.transform(np.asarray(line.get_xydata())) for line in axes.get_lines()]
     covered = np.concatenate(lines + [_between(line) for line in lines])
     frame, placed = axes.get_window_extent(), []

@@ -1,4 +1,4 @@
-"""What a rule fitted to a wish promises, and how far its probabilities can be trusted."""
+"""The expected results of a rule fitted to a wish, and how well its probabilities are calibrated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _draw_curve(axes: Axes, curve: Sequence[Point], colour: str, label: str) -> 
 
 
 def _draw_wish(axes: Axes, tuning: Tuning) -> None:
-    """A line at the accuracy or the steps that were asked for; for a cost, all points that cost the same."""
+    """A line at the accuracy or the steps that were asked for; for a cost, a line through all points of equal cost."""
     wish, chosen = tuning.wish, tuning.expected
     style = {"color": DARK, "lw": 1.1, "ls": "--", "label": f"wish: {wish}"}
     if wish.accuracy is not None:
@@ -63,7 +63,7 @@ def _draw_wish(axes: Axes, tuning: Tuning) -> None:
 
 def plot_reliability(parts: Mapping[str, Reliability]) -> Figure:
     """How often answers are right against how sure they are, such as before and after calibration. A dot is a bin of
-    answers; on the diagonal, probabilities are what they say."""
+    answers; on the diagonal, probabilities are calibrated."""
     figure = Figure(figsize=(5.6, 5.6), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 100], [0, 100], color=GREY, lw=1, ls="--", label="right as often as it says")

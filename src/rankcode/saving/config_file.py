@@ -1,7 +1,7 @@
 """config.json: the task, network, objective and settings of a run, written when it begins.
 
-A run can be resumed only with the same settings, except that it may become longer. A model that was fitted at once,
-without training, has the settings of the fit instead of an objective and settings of the training.
+A run can be resumed only with the same settings, except that it may become longer. A model that was fitted without
+training has the settings of the fit instead of an objective and training settings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_config(file: Path, settings: dict[str, Any]) -> None:
 
 
 def longer_config(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The config of the run with the length of these settings. Raises if they differ in more than a greater length."""
+    """The config of the run with the length of these settings. Raises if they differ by more than a greater length."""
     written = read_config(file)
     with content_of(file):
         read_value(written.get("batches"), int, "batches")

@@ -59,7 +59,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     nn.GELU: {"approximate": Literal["none", "tanh"]},
     nn.Dropout: {"p": float},
 }
-AS_ARGUMENTS = {cells.Stack: "parts", nn.Sequential: "parts", Switch: "points"}  # given one by one, without a name
+AS_ARGUMENTS = {cells.Stack: "parts", nn.Sequential: "parts", Switch: "points"}  # positional arguments
 
 
 def _by_name(*kinds: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ MODULES = _by_name(
 )
 # The type of a setting → the types that JSON may have there.
 PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,), NoneType: (NoneType,)}
-# The type of a setting → the kinds that may stand there.
+# The type of a setting → the kinds that are allowed there.
 FAMILIES: dict[Any, dict[str, Any]] = {
     Rule: RULES,
     Callable[[float], float]: SCHEDULES,
@@ -96,13 +96,13 @@ def describe(part: Any) -> Any:
     if part is None or isinstance(part, str | bool):
         return part
     if isinstance(part, Number):
-        return getattr(part, "item", lambda: part)()  # NumPy's numbers as Python's
+        return getattr(part, "item", lambda: part)()  # NumPy numbers as Python numbers
     if isinstance(part, tuple | list):
         return [describe(item) for item in part]
     if isinstance(part, Tensor):
         return part.tolist()
     kind, settings = type(part), _settings_of(part)
-    if kind in (Network, LogMel):  # the place where they stand tells the class
+    if kind in (Network, LogMel):  # their place determines the class
         name = {}
     elif kind in BUILT_IN and not (kind is nn.Sequential and _has_named_layers(part)):
         name = {"kind": kind.__name__}
@@ -131,7 +131,7 @@ def _settings_of(part: Any) -> dict[str, Any]:
     if type(part) in SETTINGS:
         return {name: getattr(part, name) for name in SETTINGS[type(part)]}
     if type(part) in BUILT_IN and isinstance(part, nn.Module) and type(part).__module__.startswith("rankcode."):
-        # Our modules keep the arguments they were made with.
+        # Our modules store the arguments they were created with.
         return {name: getattr(part, name) for name in inspect.signature(type(part)).parameters}
     if isinstance(part, nn.Module):
         return {}
@@ -140,7 +140,7 @@ def _settings_of(part: Any) -> dict[str, Any]:
     else:
         found = {name: value for name, value in getattr(part, "__dict__", {}).items() if not name.startswith("_")}
     if isinstance(part, Objective) and type(part) not in BUILT_IN:
-        found["rule"] = part.rule  # it may be an attribute of the class
+        found["rule"] = part.rule  # may be a class attribute
     return found
 
 
@@ -195,7 +195,7 @@ def parse_versioned(text: str | bytes, place: str) -> dict[str, Any]:
 
 
 def read_network(description: Any) -> Network:
-    """The network that is described, without weights: on the `meta` device no size allocates memory."""
+    """The described network, without weights: on the `meta` device, no size allocates memory."""
     extras = {"front_end", "label_names"}
     kept = {name: value for name, value in as_object(description, "network").items() if name not in extras}
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # PyTorch warns of sizes of 0
@@ -229,7 +229,7 @@ def read_part(description: Any, family: dict[str, Any], place: str) -> Any:
     """A part of one of the kinds of a family. `place` names it in errors, such as network.cell."""
     if "custom" in as_object(description, place):
         raise ContentError(
-            f"names {shortened(description['custom'])} as {place}, which is not part of rankcode: make it in Python, "
+            f"names {shortened(description['custom'])} as {place}, which is not part of rankcode: create it in Python, "
             f"then load(path, network=…) or fit(…, Training(resume=True, …))"
         )
     kind = description.get("kind")

@@ -30,14 +30,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment it is the old one or the new one, never a part."""
+    """Write a file so that at any moment it is the old one or the new one, never incomplete."""
     with whole_file(path) as file:
         file.write(content)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes its name when it is complete: never is there a part of it."""
+    """A file to write to, which gets its name only when it is complete."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
         try:

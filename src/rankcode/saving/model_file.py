@@ -1,7 +1,7 @@
 """Save and load networks: one safetensors file whose header describes, in JSON, how the network is built.
 
 Only built-in parts are built, so opening a model file can never run code. A network with custom parts is loaded into a
-network that the user made: `load(path, network=…)`.
+network that the user has created: `load(path, network=…)`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def metadata(header: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, st
 
 
 def checksum(header: dict[str, Any], weights: dict[str, Tensor]) -> str:
-    """Changes with the header or the weights, which are on the CPU."""
+    """A digest that changes with the header or the weights, which are on the CPU."""
     parts: list[str | bytes] = [json.dumps(header)]
     for name, tensor in sorted(weights.items()):
         parts += [f"{name} {_shape(tensor)}", tensor.reshape(-1).view(torch.uint8).numpy().tobytes()]
@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _load_into(network: Network, weights: dict[str, Tensor], description: Any) -> None:
-    """Load into a network that the user made; one that does not fit stays as it is."""
+    """Load into a network that the user has created; if the file does not fit it, the network is unchanged."""
     settings = dict(as_object(description, "network"))
     if isinstance(settings.get("front_end"), dict) and "custom" in settings["front_end"]:
         del settings["front_end"]  # the user's network has its own

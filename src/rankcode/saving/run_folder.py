@@ -46,7 +46,7 @@ from rankcode.stopping.calibration import reliability_by_calibration
 from rankcode.stopping.traces import Traces
 from rankcode.tasks.own_data import ARRAYS
 
-PICKED = "picked.json"  # in the folder of a sweep: names the run that was picked, which the folder then stands for
+PICKED = "picked.json"  # in the folder of a sweep: the run that was picked, which the folder then stands for
 
 
 class RunFolder:
@@ -79,7 +79,7 @@ class RunFolder:
         return self._read("objective", OBJECTIVES)
 
     def fitted(self) -> bool:
-        """Whether the model was fitted at once, so that there is nothing to resume."""
+        """Whether the model was fitted without training, so that there is nothing to resume."""
         return "fit" in self.config()
 
     def rule(self) -> Rule:
@@ -115,7 +115,8 @@ class RunFolder:
         write_config(self.config_file, config)
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-        """Lock the folder for a run with these settings: the checkpoint to continue from, or None for a new run."""
+        """Lock the folder for a run with these settings. Returns the checkpoint to continue from, or None for a new
+        run."""
         if self.tensorboard:
             _tensorboard_writer()  # raises before anything is written if it is not installed
         if not self.config_file.exists():
@@ -189,7 +190,8 @@ class RunFolder:
             return read_value(kept, Literal["best", "last"], "training.finish_with")
 
     def write_fitted(self, settings: dict[str, Any], network: Network, held_out: Traces) -> None:
-        """Keep a model that was fitted at once, after `begin`. `held_out`: the traces that its rule was fitted to."""
+        """Store a model that was fitted without training, after `begin`. `held_out`: the traces that its rule was
+        fitted to."""
         write_traces(self.held_out_file, held_out)
         self.write_model("best", network)
         write_config(self.config_file, self._config | settings)
@@ -203,8 +205,8 @@ class RunFolder:
         return read_traces(self.held_out_file)
 
     def write_tuning(self, name: str, network: Network, tuning: Tuning, traces: Traces) -> None:
-        """Keep a rule that was fitted later in the model, and what it promises in tuning.json and tuning.png;
-        reliability.png shows how far the probabilities of the traces can be trusted."""
+        """Store a rule that was fitted later in the model, and its expected results in tuning.json and tuning.png;
+        reliability.png shows how well the probabilities of the traces are calibrated."""
         self.write_model(name, network)
         promise = {
             "wish": {key: value for key, value in vars(tuning.wish).items() if value is not None},
@@ -252,7 +254,7 @@ class RunFolder:
     def discard_if_new(self) -> None:
         """Remove a run that failed before its first record, so that its folder can be used again."""
         if self._new:
-            self._close_events()  # its thread may still have to write
+            self._close_events()  # its thread may still be writing
             events = self.path.glob("events.out.tfevents*")
             for file in (self.config_file, self.metrics_file, self.checkpoint_file, *self._leftovers(), *events):
                 file.unlink(missing_ok=True)
@@ -270,7 +272,7 @@ class RunFolder:
             self._lock = lock
 
     def _leftovers(self) -> list[Path]:
-        """Files that a process was writing, or had written before config.json, when it was killed."""
+        """Files that a killed process was writing, or had written before config.json."""
         begun = not self.config_file.exists() and is_checkpoint(self.checkpoint_file)
         return [*self.path.glob(".*.part"), *([self.checkpoint_file] if begun else [])]
 

@@ -1,4 +1,4 @@
-"""held_out.pt: what a network says about held-out rows. Rules can be fitted to it again, without the data.
+"""held_out.pt: the outputs of a network for held-out rows. Rules can be fitted to them again, without the data.
 
 It is written like a checkpoint, with a checksum.
 """
