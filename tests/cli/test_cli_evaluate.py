@@ -142,7 +142,7 @@ def test_what_is_left_out_of_the_runs_own_data_is_said(tmp_path, capsys):
 
 def test_what_does_not_go_together_is_said_of_the_right_thing(trained):
     run, data = str(trained / "series-run"), str(trained / "levels.npz")
-    says(["evaluate", run, "--on", data, "--split", "validation", *CPU], "--on takes all rows of its data")
+    says(["evaluate", run, "--on", data, "--split", "validation", *CPU], "--on uses all rows of its data")
     says(["evaluate", run, "--alpha", "-2", *CPU], "--alpha must be at least 0")
     with pytest.raises(SystemExit) as stop:
         main(["predict", run, data, "--threshold", "7", *CPU])

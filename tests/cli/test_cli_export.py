@@ -29,7 +29,7 @@ def test_a_run_on_its_test_data(tmp_path, capsys):
     data = two_levels(tmp_path / "levels.npz")
     main(["train", data, "--folder", str(tmp_path / "run"), "--no-progress"])
     out, err = exported(capsys, tmp_path / "run", tmp_path / "levels.onnx")
-    assert "decisions as in PyTorch on 12 rows of test data" in out and "MB" in out and " ms a step" in out and not err
+    assert "decisions as in PyTorch on 12 rows of test data" in out and "MB" in out and "ms per step" in out and not err
     known = about(tmp_path / "levels.onnx")
     assert known["labels"] == ["high", "low"] and known["rule"]["kind"] == "OptimalStopping"
     assert known["rankcode"]["source"] == "run" and known["x"] == {"shape": [1], "dtype": "float64", "raw": True}

@@ -175,7 +175,7 @@ def test_answers_in_parts(trained, capsys):
     for _ in range(2):  # its own file is replaced
         main(["predict", run, "list.csv", *CPU, "--output", "answers.parquet"])
     said = capsys.readouterr()
-    assert said.out == "" and said.err.count("left out 1 files or rows: answers.left-out.txt names them") == 2
+    assert said.out == "" and said.err.count("left out 1 files or rows: answers.left-out.txt lists them") == 2
     assert "wrote 4 answers to answers.parquet; " in said.err and "a second" in said.err
     found, expected = pandas.read_parquet("answers.parquet"), pandas.read_csv("answers.csv")
     assert found.columns.tolist() == expected.columns.tolist()

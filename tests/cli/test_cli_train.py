@@ -95,7 +95,7 @@ def test_a_broken_recording_is_left_out_on_request(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--data", "x"], "--data means nothing for"),
+        (["--data", "x"], "--data does not apply to"),
         (["--augment"], "--augment is for sound"),
         (["--cell", "conv-lstm"], "reads images"),
     ],

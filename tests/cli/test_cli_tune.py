@@ -36,7 +36,7 @@ def test_series_are_fitted_at_once(fitted, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 60
     main(["tradeoff", str(run), "--device", "cpu"])
     assert (run / "tradeoff.png").exists()
-    says(["resume", str(run)], "fitted at once", status=2)
+    says(["resume", str(run)], "fitted without checkpoints", status=2)
 
 
 def test_the_end_of_a_fit_says_how_good_it_is(tmp_path, capsys):
@@ -62,8 +62,8 @@ def test_the_command_line_fits_what_python_fits(fitted):
     [
         (["--accuracy", "0.9", "--mean-steps", "3"], "one quantity, not 2: --accuracy, --mean-steps"),
         (["--accuracy", "95"], "between 0 and 1"),
-        (["--accuracy", "0.9", "--epochs", "3"], "does not go with options of a recurrent network"),
-        (["--model", "kernels", "--cell", "gru"], "does not go with options of a recurrent network"),
+        (["--accuracy", "0.9", "--epochs", "3"], "conflicts with options of a recurrent network"),
+        (["--model", "kernels", "--cell", "gru"], "conflicts with options of a recurrent network"),
     ],
 )
 def test_wishes_that_cannot_be(fitted, arguments, message):

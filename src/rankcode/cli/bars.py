@@ -28,7 +28,7 @@ class Bars:
         self._time = -math.inf
 
     def draw(self, source: Stream | Listener, now: bool = False) -> None:
-        """Show the probabilities in place of the last ones. `now`: even if those were drawn a moment ago."""
+        """Show the probabilities in place of the last ones. `now`: even if the last ones were just drawn."""
         probabilities = source.probabilities
         if not self.shown or probabilities is None or not (now or time.monotonic() - self._time >= MIN_SECONDS):
             return

@@ -26,9 +26,10 @@ from rankcode.training.distributed import own_device
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure how long a training step takes with each engine, against conventional training in the same run.
+    """Measure how long a training step takes with each engine, compared with conventional training in the same run.
 
-    Spikes are planted: all at the last step, evenly over the steps, in order and shuffled, and all at a quarter.
+    Rows are made to spike all at the last step, evenly over the steps (in order and shuffled), or all at a quarter of
+    the steps.
 
     For example:
 
@@ -54,35 +55,35 @@ class Bench:
     hidden_size: int = 128
     """Units of the cell."""
     cell: CellName = "lstm"
-    """Recurrent cell. A conv-lstm reads square images of at most --input-size pixels and has --hidden-size maps; lif is
+    """Recurrent cell. conv-lstm reads square images of at most --input-size pixels and has --hidden-size maps; lif has
     two layers of spiking neurons."""
     engines: tuple[str, ...] = ()
-    """Which engines. Default: all that can run here, except reference."""
+    """Engines to measure. Default: all that can run here, except reference."""
     repeats: int = 15
-    """How often each case is run."""
+    """How many times each case is run."""
     grid: int | None = None
-    """Measure so many shapes on a CPU instead, from tiny to large, with `auto` and every fast engine."""
+    """Measure this many shapes on a CPU instead, from tiny to large, with `auto` and every fast engine."""
     lengths: tuple[int, ...] = ()
-    """Measure rows of these numbers of steps instead, with `auto` and the first of the batch sizes: time and memory
-    against the steps read. Default: none."""
+    """Measure rows of these lengths instead, with `auto` and the first of the batch sizes: time and memory against the
+    steps read. Default: none."""
     epochs: int | None = None
-    """Measure whole trainings instead of single steps: seconds per epoch on speech over this many epochs, rank-coded
-    and conventional."""
+    """Measure whole training runs of this many epochs instead: seconds per epoch on speech, rank-coded and
+    conventional."""
     data: str | None = None
-    """Folder with Speech Commands for --epochs and --listen, with any sound files for --serving. Default: for --epochs
-    and --serving generated sounds, for --listen speech-commands in the folder RANKCODE_DATA."""
+    """Folder with Speech Commands for --epochs and --listen, or with any sound files for --serving. Default: generated
+    sounds for --epochs and --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
     streams: tuple[int, ...] = ()
-    """Measure live sound streams in real time instead: so many at once, one number after the other. Default: none."""
+    """Measure these numbers of simultaneous live sound streams in real time instead. Default: none."""
     serving: tuple[int, ...] = ()
-    """Measure the service of `rankcode serve --api` instead, server and clients on this machine: so many live sound
-    streams at once, one number after the other. Default: none."""
+    """Measure the service of `rankcode serve --api` instead, with these numbers of simultaneous live sound streams;
+    server and clients run on this machine. Default: none."""
     per_connection: tuple[int, ...] = (1, 50)
-    """Streams on one connection for --serving, one number after the other."""
+    """Numbers of streams per connection for --serving."""
     seconds: float = 10
-    """How long each number of --streams and --serving is measured."""
+    """Seconds to measure each number of --streams and --serving."""
     listen: Literal["validation", "test"] | None = None
-    """Measure always-on listening instead: recall and false alarms an hour over thresholds, on long tracks made from
-    the recordings of these speakers."""
+    """Measure always-on listening instead: recall and false alarms per hour over thresholds, on long tracks made from
+    the recordings of this split."""
     share: float = 1.0
     """Share of the recordings that --listen uses."""
     model: str | None = None
@@ -92,7 +93,7 @@ class Bench:
     """Files to write: OUTPUT.json and OUTPUT.png. Only files that this command wrote are replaced."""
     device: Device = "auto"
     check: Flag = False
-    """Measure nothing; check that every engine gives what the reference gives, on this device."""
+    """Measure nothing; check that every engine agrees with the reference on this device."""
 
     def run(self) -> None:
         if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats, *self.lengths)) < 1:
@@ -221,4 +222,4 @@ def _check(device: str) -> None:
         wrong += bool(each.wrong)
     if wrong:
         raise ArithmeticError(f"{wrong} cases differ from the reference: see above")
-    say("every engine gives what the reference gives")
+    say("every engine agrees with the reference")

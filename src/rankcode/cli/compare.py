@@ -12,8 +12,8 @@ from rankcode.cli.messages import say, suggestion
 class Compare:
     """Compare our early classifiers with others, on the same splits and seeds.
 
-    Writes a line of results.jsonl for every result as it is made, then ranks.png and table.md. A comparison that was
-    stopped goes on where it stopped.
+    Writes each result to results.jsonl as soon as it is known, then ranks.png and table.md. A comparison that was
+    stopped continues where it stopped.
 
     For example:
 
@@ -23,15 +23,15 @@ class Compare:
 
     _: KW_ONLY
     data: str
-    """Folder that holds a folder, or a file, for each set; each has a training and a test split."""
+    """Folder with a folder or a file for each data set; each has a training and a test split."""
     methods: tuple[str, ...] = ()
-    """Which methods. Default: all but auto, which is kernels for fewer than 2,000 rows."""
+    """Methods to compare. Default: all but auto, which is the same as kernels for fewer than 2,000 rows."""
     sets: tuple[str, ...] = ()
-    """Which sets, by name. Default: all of the folder."""
+    """Names of the sets. Default: all in the folder."""
     seeds: int = 3
-    """How many seeds, from 0 on."""
+    """Number of seeds, from 0 on."""
     alphas: tuple[float, ...] = (0.1, 0.5, 1.0)
-    """What reading a whole row costs, where a wrong answer costs 1."""
+    """Costs of reading a whole row; a wrong answer costs 1."""
     output: str = "compare"
     """Folder for the results."""
     peers_python: str | None = None

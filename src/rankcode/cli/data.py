@@ -11,7 +11,7 @@ from rankcode.data.downloads import download
 
 @dataclass(frozen=True)
 class Data:
-    """Download a public data set from its publisher and check it; an interrupted download continues.
+    """Download a public data set and check it; an interrupted download continues.
 
     For example:
 
@@ -20,7 +20,7 @@ class Data:
     """
 
     name: Literal["mnist", "speech-commands", "speech-commands-v0.02"]
-    """Which data set: mnist is 11 MB, speech-commands (v0.01) 1.5 GB, speech-commands-v0.02 2.4 GB."""
+    """Data set: mnist is 11 MB, speech-commands (v0.01) 1.5 GB, speech-commands-v0.02 2.4 GB."""
     _: KW_ONLY
     to: str | None = None
     """Folder to put it into. Default: NAME in the folder that RANKCODE_DATA names, or in ~/.cache/rankcode."""

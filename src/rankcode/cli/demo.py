@@ -12,7 +12,7 @@ from rankcode.saving.run_folder import free_folder
 
 @dataclass(frozen=True)
 class Demo:
-    """Train a rank-coded and a conventional network side by side and write a page that compares them.
+    """Train a rank-coded and a conventional network side by side, and write a page that compares them.
 
     For example:
 
@@ -27,7 +27,7 @@ class Demo:
     hidden_size: int = 32
     """LSTM units of each network."""
     test_rows: int = 50_000
-    """Fresh sequences that both are tested on."""
+    """New sequences that both are tested on."""
     seed: int = 0
     """Seed of the weights and of the data."""
 
@@ -38,4 +38,4 @@ class Demo:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} exists and is not an empty folder: choose another --folder")
         page = compare(folder, self.examples, self.hidden_size, self.test_rows, self.seed)
-        say(f"The page {page} shows how it happened. Each run is kept beside it, in {folder}.")
+        say(f"The page {page} compares them. Both runs are kept beside it, in {folder}.")

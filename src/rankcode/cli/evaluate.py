@@ -21,7 +21,7 @@ from rankcode.training.distributed import own_device
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure how right and how early a trained network is, on data it has not seen.
+    """Measure the accuracy and earliness of a trained network on data it has not seen.
 
     For example:
 
@@ -35,18 +35,18 @@ class Evaluate:
     """Folder of the run."""
     _: KW_ONLY
     threshold: float | None = None
-    """θ to answer at. Default: the rule of the training; for training that never fires, the end and θ = 0.95."""
+    """θ to answer at. Default: the rule of the training; if that never fires, both the last step and θ = 0.95."""
     on: str | None = None
-    """Evaluate on all rows of this data instead, labelled with the names that the network knows."""
+    """Evaluate on all rows of this data instead, which must have class names that the network knows."""
     split: Literal["test", "validation"] | None = None
-    """Which rows of the run's data. Default: test."""
+    """Split of the run's data. Default: test."""
     model: Model = None
     alpha: float = ALPHA
     """Weight of earliness in the cost."""
     plot: str | None = None
     """Draw the confusion matrix into this .png file. Only a file that this command wrote is replaced."""
     skip_bad: Flag = False
-    """Leave out files and rows that cannot be used, and name them."""
+    """Leave out files and rows that cannot be used, and list them."""
     data: MovedData = None
     test_rows: TestRows = None
     device: Device = "auto"
@@ -56,7 +56,7 @@ class Evaluate:
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         if self.on is not None and (self.data, self.test_rows, self.split) != (None, None, None):
-            raise ValueError("--on takes all rows of its data: it does not go with --data, --test-rows or --split")
+            raise ValueError("--on uses all rows of its data: do not give --data, --test-rows or --split with it")
         if not self.alpha >= 0:
             raise ValueError(f"--alpha must be at least 0, not {self.alpha:g}")
         picture = None if self.plot is None else Picture(self.plot, "evaluate")

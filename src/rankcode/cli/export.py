@@ -19,7 +19,7 @@ class Export:
 
     The file holds the network, its rule and, for sound and series, its front end. It needs neither rankcode nor PyTorch
     and runs in onnxruntime and in browsers. Before it is written, it is compared with PyTorch, step by step: on test
-    data of the run, or on random numbers where there is none.
+    data of the run, or on random numbers if there is none.
 
     For example:
 
@@ -34,9 +34,9 @@ class Export:
     """The .onnx file to write. Only a file that this command wrote is replaced."""
     _: KW_ONLY
     threshold: float | None = None
-    """θ to answer at. Default: the rule of the network; 0.95 where it has none."""
+    """θ to answer at. Default: the rule of the network, or 0.95 if it has none."""
     from_inputs: Flag = False
-    """The file reads the inputs of the network rather than raw data: log-mel frames instead of samples."""
+    """Make the file read the inputs of the network instead of raw data: log-mel frames instead of samples."""
     int8: Flag = False
     """Store the weights in 8 bits."""
     opset: int = 18
@@ -71,13 +71,13 @@ class Export:
             return self.on
         folder = RunFolder(self.model)
         if self.threshold is None:
-            folder.rule()  # refuses a rule that only Python can use
+            folder.rule()  # refuses a rule that only Python code can build
         try:
             task = folder.task(self.data)
         except BadData:  # it was trained on arrays
             return None
         if self.data is not None:
-            task.test  # noqa: B018 (raises where the data is not there)
+            task.test  # noqa: B018 (raises if the data is missing)
         return task
 
 
@@ -88,7 +88,7 @@ def _report(done: Exported, int8: bool) -> list[str]:
         f"wrote {done.path}: {done.parameters:,} parameters, {done.size / 1e6:.2f} MB",
         f"  decisions as in PyTorch on {same.rows:,} rows of {done.checked_on}{near} (probabilities differ by at most "
         f"{same.difference:.0e})",
-        f"  {done.milliseconds:.3f} ms a step for one row, on one thread",
+        f"  {done.milliseconds:.3f} ms per step for one row, on one thread",
     ]
     if int8:
         lines.insert(

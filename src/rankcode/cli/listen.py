@@ -31,8 +31,8 @@ class Listen:
     """Recognise words as they are spoken, in sound files or from a microphone.
 
     The network that comes with rankcode knows yes, no, up, down, left, right, on, off, stop and go. A recording of at
-    most two seconds gets one answer, as early as the network is sure. In a longer one, and from a microphone, every
-    word that the network knows is reported.
+    most two seconds gets one answer, as soon as the network is sure. In a longer one, and from a microphone, every word
+    that the network knows is reported.
 
     For example:
 
@@ -50,7 +50,7 @@ class Listen:
     model: str = "speech-commands"
     """Folder of a run, a model file, or the network that comes with rankcode."""
     threshold: float | None = None
-    """θ to answer at. Default: that of the network for a short recording, and that of rankcode.Listener otherwise."""
+    """θ to answer at. Default: that of the network for short recordings, that of rankcode.Listener otherwise."""
     speed: float | None = None
     """How fast a file is played: 1 is real time, 0 as fast as possible. Default: 1 in a terminal, 0 otherwise."""
     json: Flag = False

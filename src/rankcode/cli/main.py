@@ -1,8 +1,8 @@
 """The command line: reads arguments, runs a command, turns an error into one line.
 
-The exit status is 0, 1 for an error, 2 for wrong arguments and 130 for Ctrl-C. A plain ValueError is an argument that
-was refused; files and data that cannot be used raise BadData, a subclass, or OSError. Modules are imported when they
-are needed, so that help does not wait for PyTorch.
+The exit status is 0, 1 for an error, 2 for wrong arguments and 130 for Ctrl-C. A plain ValueError means that an
+argument was refused; files and data that cannot be used raise BadData, a subclass, or OSError. Modules are imported
+when they are needed, so that help does not wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rankcode.cli import messages
 from rankcode.cli.ctrl_c import EndedByCtrlC
 from rankcode.cli.messages import suggestion
 
-COMMANDS = {  # the class of each command is called like it, and lives in the module of its name
+COMMANDS = {  # each command is a class of its name in a module of its name
     "demo": "Train two small networks and write a page that compares them.",
     "train": "Train a network on a task, or on your own data.",
     "sweep": "Train many networks, and find the best trade-offs among them.",
@@ -26,14 +26,14 @@ COMMANDS = {  # the class of each command is called like it, and lives in the mo
     "evaluate": "Measure accuracy and steps read on test data.",
     "tune": "Fit the rule of a network to what you need.",
     "tradeoff": "Draw accuracy against steps read, over thresholds.",
-    "predict": "Answer recordings or series that have no labels.",
+    "predict": "Classify recordings or series.",
     "listen": "Recognise spoken words in sound files or from a microphone.",
     "export": "Write a network as an ONNX file, for other languages and browsers.",
     "serve": "Show in a web page when a network answers, or start a service.",
     "data": "Download a public data set.",
-    "compare": "Compare early classifiers, ours and others, on sets of series.",
+    "compare": "Compare our early classifiers with others, on sets of series.",
     "bench": "Measure the speed of the engines on this machine.",
-    "reproduce": "Make figures and tables of the paper.",
+    "reproduce": "Reproduce figures and tables of the paper.",
 }
 OVERVIEW = f"""\
 Usage: rankcode COMMAND [OPTIONS]
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parsed(argv: list[str], options: set[str] | None = None) -> Any:
-    """The command that was asked for, and into `options` the names of its arguments; None after help."""
+    """The requested command, or None after help. Adds the names of its arguments to `options`."""
     options = set() if options is None else options
     name, *rest = argv or [""]
     if name in ("--help", "-h"):
@@ -126,14 +126,14 @@ def parsed(argv: list[str], options: set[str] | None = None) -> Any:
 
 
 def _shown(default: Any) -> Any:
-    """A default as help shows it; None for one that is not a value to type."""
+    """A default as help shows it; None if it cannot be typed."""
     if default is None or isinstance(default, bool) or default == ():
         return None
     return " ".join(map(str, default)) if isinstance(default, tuple) else default
 
 
 def _version() -> str:
-    from importlib import metadata  # takes longer than all of --help
+    from importlib import metadata  # importing it takes longer than all of --help
 
     try:
         return metadata.version("rankcode")

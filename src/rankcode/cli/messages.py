@@ -33,7 +33,7 @@ ARGUMENT = re.compile(
     r"(?<![\w/.\\'\"-])(?P<name>[a-z]+(?:_[a-z]+)*)(=(?P<value>\"[\w-]+\"|[\w…]*(?:\.\w+)*))?(?![\w/\\=]|[.-]\w)"
 )
 DOWNLOAD = re.compile(r'rc\.data\.download\("([^"]*)", "([^"]*)"\)')
-# For output that is not Unicode, such as a Windows code page.
+# For output encodings other than Unicode, such as a Windows code page.
 SPELLED_OUT = {"α": "alpha", "β": "beta", "θ": "theta", "…": "...", "÷": "/", "−": "-", "─": "-", "█": "#", "·": "."}
 
 
@@ -57,7 +57,7 @@ def say(*lines: str, file: TextIO | None = None) -> None:
 
 
 def say_left_out(lines: Iterable[str]) -> None:
-    """Name on standard error what could not be used of the data."""
+    """List on standard error the parts of the data that could not be used."""
     for line in lines:
         say(f"left out: {as_flags(line)}", file=sys.stderr)
 

@@ -21,15 +21,15 @@ SWEEP, MOST_USED, DATA, NETWORK, OPTIMISATION, RUN = (
 
 Flag = Annotated[bool, Parameter(negative=())]
 
-Device = Annotated[str, Parameter(help="cpu, cuda, cuda:N or auto, which takes a GPU where there is one.")]
+Device = Annotated[str, Parameter(help="cpu, cuda, cuda:N or auto, which takes a GPU if there is one.")]
 Model = Annotated[
-    Literal["best", "last"] | None, Parameter(help="Which weights of the run. Default: those training finished with.")
+    Literal["best", "last"] | None, Parameter(help="Weights of the run. Default: those that training finished with.")
 ]
 MovedData = Annotated[
     str | None, Parameter(help="Where the data of the run's task is, if it has moved since training.")
 ]
 TestRows = Annotated[
-    int | None, Parameter(help="Test sequences to draw, for a generated task. Default: as the task says.")
+    int | None, Parameter(help="Number of test sequences to draw, for a generated task. Default: that of the task.")
 ]
 
 
@@ -42,7 +42,7 @@ def named_task(name: str, **options: Any) -> Any:
     kind = OwnData if own else TASKS[name]
     given = {option: value for option, value in options.items() if value is not None}
     for option in given.keys() - {each.name for each in fields(kind)}:
-        raise ValueError(f"--{option.replace('_', '-')} means nothing for {name}")
+        raise ValueError(f"--{option.replace('_', '-')} does not apply to {name}")
     if "data" in given:
         given["data"] = str(Path(given["data"]).absolute())  # so that the run can be used from another folder
     return OwnData(str(Path(name).absolute()), **given) if own else kind(**given)

@@ -13,7 +13,7 @@ from rankcode.saving.files import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HEAD = 1000  # bytes in which a file says what wrote it
+HEAD = 1000  # bytes at the start of a file in which it says what wrote it
 
 
 class OutputFiles:

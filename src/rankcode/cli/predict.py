@@ -25,13 +25,13 @@ from rankcode.sharded_prediction import AUTHOR, is_own, left_out_file, predict_t
 from rankcode.training.distributed import own_device
 
 COLUMNS = ("from", "label", "probability", "steps", "fired")
-# What a file of answers begins with: by this it is told from a file that something else wrote.
+# How a file of answers begins, which distinguishes it from files that something else wrote.
 BEGINNINGS = {".csv": ",".join(COLUMNS), ".jsonl": '{"from": "'}
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Print what a trained network answers to sound files, or to the rows of a data file, and when.
+    """Print the answers of a trained network to sound files or to the rows of a data file, and when it answered.
 
     For example:
 
@@ -45,23 +45,24 @@ class Predict:
     model: str
     """Folder of a run, or a model file."""
     files: tuple[str, ...]
-    """Sound files, folders of them, or files of series (.csv, .parquet, .npz, .npy, .ts, .tsv, .arff). A .txt file, for
-    sound a .csv or .parquet file too, is a manifest: it lists files."""
+    """Sound files, folders of them, or files of series (.csv, .parquet, .npz, .npy, .ts, .tsv, .arff). A .txt file is a
+    manifest, which lists files; for sound, so is a .csv or .parquet file."""
     _: KW_ONLY
     threshold: float | None = None
-    """θ to answer at. Default: that of the training; 0.95 where it had none."""
+    """θ to answer at. Default: that of the training, or 0.95 if it had none."""
     output: str | None = None
     """Write the answers to this file, .csv, .jsonl or .parquet, with the probabilities of all classes, instead of
-    printing them. Only a file that this command wrote is replaced. A .parquet file is written in parts, for any number
-    of answers: the same command goes on after it was stopped, and what cannot be used is listed in a file beside it."""
+    printing them. Only a file that this command wrote is replaced. A .parquet file is written in parts and can hold any
+    number of answers: repeating the command continues after an interruption, and data that cannot be used is listed in
+    a file beside it."""
     workers: int | None = None
-    """Answer with so many processes, on Ray; for --output answers.parquet. Default: this process alone."""
+    """Number of worker processes, on Ray; for --output answers.parquet. Default: this process alone."""
     address: str | None = None
-    """Address of a Ray cluster, such as 10.0.0.1:6379 or auto. Its --workers are as many as fit, unless given."""
+    """Address of a Ray cluster, such as 10.0.0.1:6379 or auto. Default of --workers there: as many as fit."""
     plot: str | None = None
     """Draw some of the answers into this .png file: each row, the class probabilities below it, and when it fired."""
     skip_bad: Flag = False
-    """Leave out files and rows that cannot be used, and name them."""
+    """Leave out files and rows that cannot be used, and list them."""
     device: Device = "auto"
     json: Flag = False
     """Print a line of JSON for each answer instead of a table."""
@@ -70,7 +71,7 @@ class Predict:
         if self.json and self.output is not None:
             raise ValueError("--json prints the answers and --output writes them to a file: give one of the two")
         if Path(self.model).is_dir() and self.threshold is None:
-            RunFolder(self.model).rule()  # refuses a rule that only Python can use
+            RunFolder(self.model).rule()  # refuses a rule that only Python code can build
         if Path(self.output or "").suffix.lower() == ".parquet":
             return self._write_parquet(Path(self.output or ""))
         if self.workers is not None or self.address is not None:
@@ -130,9 +131,9 @@ class Predict:
         try:
             found = predict_to_parquet(network, list(self.files), output, rule, **ray)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped; the same command goes on") from None
+            raise KeyboardInterrupt("stopped; repeat the command to continue") from None
         if found.left_out:
-            say(f"left out {found.left_out:,} files or rows: {listed} names them", file=sys.stderr)
+            say(f"left out {found.left_out:,} files or rows: {listed} lists them", file=sys.stderr)
         if not found.answers:
             raise BadData("there was nothing to answer to")
         rate = (found.answers - found.kept) / found.seconds
@@ -179,7 +180,7 @@ class AnswerFile:
 
 
 class LeftOut(list[str]):
-    """Names on standard error what is left out, as soon as it is."""
+    """Lists on standard error what is left out, as it happens."""
 
     def append(self, line: str) -> None:
         super().append(line)

@@ -16,7 +16,7 @@ from rankcode.experiments import EXPERIMENTS, experiment
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Make figures and tables of the paper: train what is not yet trained, draw, and set its numbers beside ours.
+    """Reproduce figures and tables of the paper: train what is missing, draw, and show the paper's numbers beside ours.
 
     For example:
 
@@ -31,9 +31,9 @@ class Reproduce:
     ]
     _: KW_ONLY
     scale: Literal["smoke", "quick", "paper"] = "quick"
-    """smoke: seconds, to see that it runs; quick: minutes on two cores; paper: the paper's own, on a GPU."""
+    """smoke: seconds, to check that it runs; quick: minutes on two cores; paper: the paper's own scale, on a GPU."""
     data: str | None = None
-    """Folder that holds mnist and speech-commands, and for defaults ucr. Default: RANKCODE_DATA."""
+    """Folder that holds mnist and speech-commands, or ucr for defaults. Default: RANKCODE_DATA."""
     folder: str | None = None
     """Where figures, numbers and trained networks are kept. Default: results/reproduction at the paper's scale,
     otherwise runs/reproduction-SCALE."""

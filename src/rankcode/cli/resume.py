@@ -31,16 +31,16 @@ class Resume:
     """Folder of the run."""
     _: KW_ONLY
     epochs: float | None = None
-    """Passes over the training data in all, to train for longer."""
+    """Total number of passes over the training data, to train for longer."""
     examples: int | None = None
-    """Rows to train on in all, to train for longer."""
+    """Total number of rows to train on, to train for longer."""
     data: MovedData = None
     device: Device = "auto"
 
     def run(self) -> None:
         folder = RunFolder(self.run_folder)
         if folder.fitted():
-            raise ValueError(f"{self.run_folder} was fitted at once: there is nothing to resume; train again instead")
+            raise ValueError(f"{self.run_folder} was fitted without checkpoints: there is nothing to resume")
         logged = any(folder.path.glob("events.out.tfevents*")) and find_spec("tensorboard") is not None
         longer: Any = {"epochs": self.epochs, "examples": self.examples}
         Training(**longer)
@@ -49,7 +49,7 @@ class Resume:
         data = None if self.data is None else str(Path(self.data).absolute())
         task, network, objective = folder.task(data), folder.network(), folder.objective()
         if self.data is not None:
-            _ = task.train  # moved data that is missing, or is not what was trained on, is not recorded
+            _ = task.train  # raises before the new place is recorded, if the data is missing or has changed
             if is_first():
                 with closing(folder):
                     folder.move_data(self.data)

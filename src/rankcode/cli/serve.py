@@ -39,29 +39,28 @@ class Serve:
     api: Flag = False
     """Start a service for many clients instead of the page."""
     port: int | None = None
-    """Port to listen on; 0 is any free one. Default: 8000 for the service, any free one for the page."""
+    """Port to listen on; 0 means any free port. Default: 8000 for the service, any free port for the page."""
     no_browser: Flag = False
     """Only print the address of the page."""
     host: Annotated[str, SERVICE] = "127.0.0.1"
-    """Address to listen on. Others than this computer can reach the service only if you choose another, such as
-    0.0.0.0."""
+    """Address to listen on. Choose another, such as 0.0.0.0, to let other computers reach the service."""
     token_file: Annotated[str | None, SERVICE] = None
     """File with a token that clients must send. Default: the variable RANKCODE_TOKEN; without it, none is needed."""
     allow_origin: Annotated[tuple[str, ...], SERVICE] = ()
     """Origins of web pages that may use the service, such as https://example.org. Default: only its own."""
     allow_host: Annotated[tuple[str, ...], SERVICE] = ()
-    """Names by which the service may be called, besides localhost and IP addresses."""
+    """Host names under which the service may be reached, besides localhost and IP addresses."""
     threshold: Annotated[float | None, SERVICE] = None
     """θ to answer at. Default: that of the network."""
     max_clients: Annotated[int, SERVICE] = 1000
-    """Connections at once."""
+    """Maximum number of simultaneous connections."""
     max_streams: Annotated[int | None, SERVICE] = None
-    """Streams at once. Default: for sound, as many as this computer can read in real time, which is measured when the
-    service starts; for other data 1024."""
+    """Maximum number of simultaneous streams. Default: for sound, as many as this computer can read in real time,
+    measured when the service starts; for other data 1024."""
     streams_per_client: Annotated[int, SERVICE] = 64
-    """Streams at once on one connection."""
+    """Maximum number of simultaneous streams per connection."""
     idle_seconds: Annotated[float, SERVICE] = 60
-    """Close a connection after so many seconds without a message."""
+    """Close a connection after this many seconds without a message."""
     device: Annotated[Device, SERVICE] = "cpu"
 
     def run(self) -> None:
@@ -96,10 +95,10 @@ class Serve:
 
         def started(port: int) -> None:
             if access.token is None and self.host not in ("127.0.0.1", "::1", "localhost"):
-                message = "whoever can reach this computer can use the service, as there is no --token-file"
+                message = "anyone who can reach this computer can use the service, since there is no --token-file"
                 say(f"rankcode: warning: {message}", file=sys.stderr)
             say(f"serving {name} at http://{address}:{port}, up to {limits.max_streams:,} streams; Ctrl-C stops it")
-            sys.stdout.flush()  # also into a pipe
+            sys.stdout.flush()  # for pipes
 
         serve(Service(model, limits, access), self.host, 8000 if self.port is None else self.port, started)
 

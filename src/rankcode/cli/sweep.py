@@ -30,10 +30,10 @@ Hidden = Parameter(parse=False)
 class Sweep(Train):
     """Train networks with different options side by side, and find the best trade-offs of accuracy against steps read.
 
-    Each network is measured at many thresholds. The front has the networks and thresholds that no others beat on
-    validation data, and is drawn on test data; rankcode tune picks from it. Every run is kept in the folder of the
-    sweep. The same command goes on with a sweep that was stopped or killed. All options of rankcode train can be swept,
-    or given once for all runs.
+    Each network is measured at many thresholds. The front consists of the networks and thresholds that no others beat
+    on validation data, and is drawn on test data; rankcode tune picks from it. Every run is kept in the folder of the
+    sweep. Repeating the command continues a sweep that was stopped or killed. All options of rankcode train can be
+    swept, or given once for all runs.
 
     For example:
 
@@ -44,26 +44,26 @@ class Sweep(Train):
 
     _: KW_ONLY
     over: Annotated[tuple[str, ...], Parameter(group=SWEEP)]
-    """Options and their values, such as beta=0,0.1 cell=gru,lstm, or a range, such as learning-rate=1e-4..1e-2, from
-    which numbers are drawn, log-uniformly if it begins above 0. Schedules of beta are separated by semicolons."""
+    """Options and their values, such as beta=0,0.1 cell=gru,lstm, or a range from which numbers are drawn, such as
+    learning-rate=1e-4..1e-2 (log-uniformly if it begins above 0). Schedules of beta are separated by semicolons."""
     runs: Annotated[int | None, Parameter(group=SWEEP)] = None
-    """How many runs at most. Default: all combinations, or 20 if there is a range."""
+    """Maximum number of runs. Default: all combinations, or 20 if there is a range."""
     hours: Annotated[float | None, Parameter(group=SWEEP)] = None
-    """How long this command may take. What is not done then is done when the command is repeated."""
+    """Time limit in hours. Repeating the command does the rest."""
     search: Annotated[Search, Parameter(group=SWEEP)] = "auto"
-    """grid tries all combinations, random some of them, bayesian those that promise most; auto takes grid if all are
-    wanted, else random."""
+    """grid tries all combinations, random some of them, bayesian the most promising; auto takes grid if --runs allows
+    all, else random."""
     early_stopping: Annotated[bool | None, Parameter(group=SWEEP, show_default=False)] = None
     """End runs that are not among the best third after a ninth or a third of their training. Default: not for grid."""
     thresholds: Annotated[tuple[float, ...], Parameter(group=SWEEP, show_default=False)] = THRESHOLDS
     """Values of θ at which every network is measured. Default: 17 values from 0.5 to 0.9995."""
     cpus_per_run: Annotated[float, Parameter(group=SWEEP)] = 1
-    """CPU cores of a run: so many threads, and as many runs at the same time as there are cores for."""
+    """CPU cores and threads of each run; as many runs as the cores allow are trained at the same time."""
     gpus_per_run: Annotated[float | None, Parameter(group=SWEEP)] = None
-    """GPUs of a run; 0.1 lets ten runs share one. Default: 1 if there are GPUs, else 0."""
+    """GPUs of each run; 0.1 lets ten runs share one. Default: 1 if there are GPUs, else 0."""
     address: Annotated[str | None, Parameter(group=SWEEP)] = None
     """Address of a Ray cluster, such as 10.0.0.1:6379 or auto. Default: Ray on this machine, for the sweep alone."""
-    # A sweep trains recurrent networks, and rankcode tune takes the wish.
+    # A sweep trains recurrent networks, and the wish is an option of rankcode tune.
     model: Annotated[ModelName, Hidden] = "recurrent"
     accuracy: Annotated[float | None, Hidden] = None
     mean_steps: Annotated[float | None, Hidden] = None
@@ -75,7 +75,7 @@ class Sweep(Train):
         if self.address is None:
             own_device(Training(**given).device)
         folder, progress = given.pop("folder", None), given.pop("progress", True)
-        given.pop("resume", None)  # a sweep always goes on
+        given.pop("resume", None)  # a sweep is always resumed
         plain = Train(self.task).network_options()
         given |= {name: value for name, value in self.network_options().items() if value != plain[name]}
         over = dict(self._over())
@@ -88,7 +88,7 @@ class Sweep(Train):
         try:
             found = run_sweep(task, over, given, folder, self.hours, **limits, **resources, progress=progress)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped; the same command goes on") from None
+            raise KeyboardInterrupt("stopped; repeat the command to continue") from None
         self._report(found)
 
     def _over(self) -> Iterator[tuple[str, Any]]:

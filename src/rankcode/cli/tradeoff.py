@@ -33,7 +33,7 @@ class Tradeoff:
     """Files to write: OUTPUT.png and OUTPUT.json. Only files that this command wrote are replaced. Default: tradeoff in
     the first of the run folders."""
     split: Literal["test", "validation"] = "test"
-    """Which rows of the runs' data."""
+    """Split of the runs' data."""
     model: Model = None
     data: MovedData = None
     test_rows: TestRows = None
@@ -52,7 +52,7 @@ class Tradeoff:
             if _to_compare(task) != _to_compare(first):
                 raise ValueError(f"{path} and {self.run_folders[0]} are runs on different data, or of different tasks")
         curves: dict[str, Curve] = {}
-        layouts: dict[Any, Any] = {}  # the task once for each layout, so that its data is read once
+        layouts: dict[Any, Any] = {}  # the task for each layout, so that its data is read only once
         for path in tasks:
             network = RunFolder(path).model(self.model).to(own_device(self.device))
             task = layouts.setdefault(getattr(tasks[path], "flat", None), tasks[path])
@@ -74,7 +74,7 @@ class Tradeoff:
 
 
 def _to_compare(task: Any) -> Any:
-    """A task without settings that do not change its test data: augmentation, and the layout for a cell."""
+    """A task without the settings that leave its test data unchanged: augmentation, and the layout for a cell."""
     same = replace(task, **{each.name: False for each in fields(task) if each.name in ("augment", "flat")})
     return same, getattr(task, "fingerprint", "")
 

@@ -50,7 +50,7 @@ def _shown(default: Any) -> Parameter:
 
 
 def _training_options() -> Any:
-    """`Training` with every setting left out unless it is given; its help texts are inherited."""
+    """`Training` with settings that are left out unless given; its help texts are inherited."""
     group = {name: group for group, names in GROUPS.items() for name in names.split()}
     hints = get_type_hints(Training)
     settings = [
@@ -92,28 +92,28 @@ class Train:
     """What to learn: the name of a task, or the path of your own data."""
     _: KW_ONLY
     model: Annotated[ModelName, Parameter(group=MOST_USED)] = "auto"
-    """For series: kernels fits a readout of random kernels, recurrent trains a recurrent network; auto takes kernels
-    for small sets, and for large ones the better of the two on held-out rows."""
+    """For series: kernels fits a readout to features of random kernels, recurrent trains a recurrent network;
+    auto takes kernels for small sets, and the better of the two on held-out rows for large ones."""
     accuracy: Annotated[float | None, Parameter(group=MOST_USED)] = None
-    """For series: answer as early as possible with this share of right answers, such as 0.95."""
+    """For series: answer as early as possible with this accuracy, such as 0.95."""
     mean_steps: Annotated[float | None, Parameter(group=MOST_USED)] = None
-    """For series: answer as accurately as possible after so many steps on average."""
+    """For series: answer as accurately as possible within this many steps on average."""
     cost_per_step: Annotated[float | None, Parameter(group=MOST_USED)] = None
-    """For series: what reading one step costs, where a wrong answer costs 1."""
+    """For series: cost of reading one step; a wrong answer costs 1."""
     alpha: Annotated[float | None, Parameter(group=MOST_USED)] = None
-    """For series: what reading a whole row costs, where a wrong answer costs 1. Default: 0.2, if nothing is wished."""
+    """For series: cost of reading a whole row; a wrong answer costs 1. Default: 0.2, unless another wish is given."""
     recipe: Annotated[RecipeName, Parameter(group=NETWORK)] = "default"
-    """Where settings come from that are not given: the defaults, which were chosen by measurement, or the paper."""
+    """Source of all settings that are not given: the defaults, which were chosen by measurement, or the paper."""
     objective: Annotated[ObjectiveName | None, Parameter(group=MOST_USED)] = None
     """at-spike is the paper's rank coding, until-spike learns from every step up to the spike, at-end is conventional
-    training. Default: until-spike, with the paper's recipe at-spike."""
+    training. Default: until-spike, or at-spike with the paper's recipe."""
     threshold: Annotated[float | None, Parameter(group=NETWORK)] = None
-    """θ at which an output fires. Default: 0.95, and a membrane of 1 for spiking cells."""
+    """θ at which an output fires. Default: 0.95, or a membrane of 1 for spiking cells."""
     beta: Annotated[str, Parameter(group=NETWORK)] = "0"
     """Weight of the entropy that is rewarded: a number, or a schedule such as 0:0.4,0.5:0.165 (0.4 at first, 0.165 from
     half of the training on)."""
     cell: Annotated[CellName | None, Parameter(group=MOST_USED)] = None
-    """Recurrent cell. Default: gru, with the paper's recipe lstm."""
+    """Recurrent cell. Default: gru, or lstm with the paper's recipe."""
     hidden_size: Annotated[int | None, Parameter(group=MOST_USED)] = None
     """Units of the cell. Default: 125 for lstm and gru (64 for a gru with fewer than 1,000 training rows), 256 for lif,
     8 channels for conv-lstm, 16 for conv-lif."""
@@ -124,11 +124,11 @@ class Train:
     """Vary the training data: recordings are shifted, scaled, mixed with noise and masked in parts; the digits of
     temporal-mnist are rotated, stretched and shifted."""
     skip_bad: Annotated[Flag, Parameter(group=DATA)] = False
-    """Leave out files and rows that cannot be used, and name them."""
+    """Leave out files and rows that cannot be used, and list them."""
     validation_share: Annotated[float | None, Parameter(group=DATA)] = None
-    """Share of the training rows of each class that validate, where your data does not say which. Default: 0.2."""
+    """Share of the training rows of each class used for validation, if your data has no such split. Default: 0.2."""
     test_share: Annotated[float | None, Parameter(group=DATA)] = None
-    """Share of the rows of each class that test, where your data does not say which. Default: 0.2."""
+    """Share of the rows of each class used for testing, if your data has no test split. Default: 0.2."""
     split_seed: Annotated[int | None, Parameter(group=DATA)] = None
     """Seed that chooses these rows. Default: 0."""
     layout: Annotated[Layout | None, Parameter(group=DATA)] = None
@@ -142,7 +142,7 @@ class Train:
     readout_layer_size: Annotated[int | None, Parameter(group=NETWORK)] = None
     """Units of a hidden layer (ReLU) between an lstm or gru and the outputs. Default: no such layer."""
     kernel_size: Annotated[int | None, Parameter(group=NETWORK)] = None
-    """Width of the convolutions of a conv-lstm or conv-lif, an odd number. Default: 3."""
+    """Kernel width of a conv-lstm or conv-lif, an odd number. Default: 3."""
     decay: Annotated[float | None, Parameter(group=NETWORK)] = None
     """Share of its membrane that a spiking cell keeps from step to step. Default: 0.9; the paper has 0.2."""
 
@@ -155,8 +155,8 @@ class Train:
         }
         if recurrent and (wished or self.model == "kernels"):
             option = min(wished, default="model kernels").replace("_", "-")
-            raise ValueError(f"--{option} does not go with options of a recurrent network: train, then rankcode tune")
-        own_device(Training(**given).device)  # this and a wrong objective are refused before any data is read
+            raise ValueError(f"--{option} conflicts with options of a recurrent network: train, then rankcode tune")
+        own_device(Training(**given).device)  # a wrong device or objective is refused before any data is read
         standard_objective(self.recipe, self.objective, self.threshold, self.beta, self.cell)
         task = self.named_task()
         if isinstance(task, OwnData) and isinstance(task.front_end, Standardise) and not recurrent:
@@ -182,21 +182,21 @@ class Train:
         return {name: getattr(self, name) for name in NETWORK_OPTIONS}
 
     def _trains_a_recurrent_network(self, given: dict[str, Any]) -> bool:
-        """Whether an option was given that only such a network has."""
+        """Whether an option was given that only a recurrent network has."""
         options = set(given) - {"folder", "seed", "progress", "device"}
         plain = Train(self.task)
         names = ("recipe", "objective", "threshold", "beta", "cell", "hidden_size", "num_layers", "readout_layer_size")
         return bool(options) or any(getattr(self, name) != getattr(plain, name) for name in names)
 
     def _fit(self, task: OwnData, wish: Wish, given: dict[str, Any]) -> None:
-        """Fit a model to series at once, and print how good it is, where it is, and what to do with it."""
+        """Fit a model to series, and print how good it is, where it is, and what to do next."""
         say(task.summary(), file=sys.stderr)
         say_left_out(task.left_out)
         folder = given.get("folder") or str(free_folder(Path("runs") / data_name(self.task)))
         options = {name: given[name] for name in ("progress", "device") if name in given}
         found = fit_task(task, wish, self.model, given.get("seed", 0), folder, **options)
         tuning, name = found.tuning, shlex.quote(folder)
-        say(f"fitted {found.model} to {len(found.held_out.labels):,} rows; on rows that were left out:")
+        say(f"fitted {found.model} to {len(found.held_out.labels):,} rows; on held-out rows:")
         say(f"  {tuning}")
         neighbour = f"the nearest neighbour {100 * found.nearest_neighbour:.1f} %, from whole rows"
         say(f"  to compare: the most common class {100 * found.majority:.1f} %, {neighbour}")
@@ -210,7 +210,7 @@ class Train:
 
 
 def fit_and_report(network: Network, task: Any, objective: Objective, config: Training) -> None:
-    """Train, and print how good the model is that was kept, where it is, and what to do with it."""
+    """Train, and print how good the kept model is, where it is, and what to do next."""
     folder, name = Path(str(config.folder)), shlex.quote(str(config.folder))
 
     def how_to_go_on(command: str) -> str:

@@ -24,9 +24,9 @@ from rankcode.training.distributed import own_device
 class Tune:
     """Fit the rule of a trained network to what you need, and keep it in the run; or pick a network from a sweep.
 
-    Rows that the network was not trained on are used: the validation data of the run, or left-out predictions. Give one
-    wish. From a sweep, the network and the threshold of its front are picked that meet the wish best on validation
-    data; the folder of the sweep can then be used like that of a run.
+    Uses rows that the network was not trained on: the validation data of the run, or held-out predictions. Give one
+    wish. From a sweep, picks the network and threshold that meet the wish best on validation data; the folder of the
+    sweep can then be used like that of a run.
 
     For example:
 
@@ -39,20 +39,20 @@ class Tune:
     """Folder of the run, or of a sweep."""
     _: KW_ONLY
     accuracy: float | None = None
-    """Answer as early as possible with this share of right answers, such as 0.95."""
+    """Answer as early as possible with this accuracy, such as 0.95."""
     mean_steps: float | None = None
-    """Answer as accurately as possible after so many steps on average."""
+    """Answer as accurately as possible within this many steps on average."""
     cost_per_step: float | None = None
-    """What reading one step costs, where a wrong answer costs 1."""
+    """Cost of reading one step; a wrong answer costs 1."""
     alpha: float | None = None
-    """What reading a whole row costs, where a wrong answer costs 1. Default: 0.2, if nothing is wished."""
+    """Cost of reading a whole row; a wrong answer costs 1. Default: 0.2, unless another wish is given."""
     false_alarms_per_hour: float | None = None
-    """Rows that fire wrongly, per hour of data."""
+    """Maximum number of rows that fire wrongly, per hour of data."""
     seconds_per_step: float | None = None
-    """Duration of a step, for false alarms. Default: that of the recordings, where the data is sound."""
+    """Duration of a step in seconds, for false alarms. Default: that of the recordings, if the data is sound."""
     kind: Kind = "auto"
-    """threshold is one θ, step-thresholds one for each step, optimal weighs the next steps; auto takes θ unless optimal
-    is better."""
+    """threshold is one θ, step-thresholds one θ for each step, optimal weighs the next steps; auto takes one θ unless
+    optimal is better."""
     model: Model = None
     data: MovedData = None
     device: Device = "auto"

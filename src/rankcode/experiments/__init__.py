@@ -1,6 +1,6 @@
 """The reproduction of the paper, and the demo.
 
-`figures/` has a module for each figure and table of the paper, `trainings/` the settings that are trained for them.
+`figures/` has a module for each figure and table of the paper, `trainings/` the settings of the runs behind them.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def measure(file: Path, choice: Choice, seed: int, device: str = "auto", progres
 
 
 def compare(place: Reproduction, output: Path) -> str:
-    """Measure the choices of a scale, keep each measurement in `output`, and return the table. What is there already is
-    not measured again."""
+    """Measure the choices of a scale, keep each measurement in `output`, and return the table. Existing measurements
+    are not repeated."""
     folder = Path(place.data_of("ucr") or data_folder() / "ucr")
     names = tuple(CHOICES)[: place.pick(1, 3, len(CHOICES))]
     kept = json.loads(output.read_text()) if output.exists() else {}

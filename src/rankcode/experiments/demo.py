@@ -1,6 +1,6 @@
 """The demo: two networks learn the 2-sequence problem, one with rank coding, one conventionally.
 
-It prints a comparison and writes a page that shows when each of them answers.
+It prints a comparison and writes a page that shows when each one answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OBJECTIVES = {"rank-coded": AtSpike(THRESHOLD), "conventional": AtEnd()}
 
 def compare(folder: Path, examples: int, hidden_size: int, test_rows: int, seed: int) -> Path:
     """Train both networks, print a table that compares them, and return the page."""
-    from rankcode import plots  # fails now, not after the training
+    from rankcode import plots  # fails now rather than after training
 
     torch.set_num_threads(1)  # networks this small are fastest on one
     task = TwoSequence(test_rows=test_rows)

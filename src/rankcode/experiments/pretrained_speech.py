@@ -2,10 +2,10 @@
 
 `python -m rankcode.experiments.pretrained_speech FOLDER OUT.safetensors`, where FOLDER is Speech Commands as published.
 
-A large bidirectional network, the teacher, learns to name the word in a whole second. Small networks learn the labels
-and the teacher's answers at every step until they are sure. The best of them on the validation split is refined in two
-rounds: two copies of it are trained further with different mixes of noise and silence, and their weights are averaged.
-In the first round the network itself is the teacher, in the second all networks trained so far together.
+A large bidirectional network, the teacher, learns to recognise the word from the whole second. Small networks learn
+from the labels and the teacher's answers at every step until they are sure. The best of them on the validation split is
+refined in two rounds: two copies of it are trained further with different mixes of noise and silence, and their weights
+are averaged. In the first round the network itself is the teacher, in the second, all networks trained so far together.
 
 Recordings are augmented as samples, on the training device, before they become log-mel frames. A GPU is needed: on an
 H200 the first training of a network takes about four minutes. The validation split chooses the threshold; the test
@@ -34,7 +34,7 @@ from rankcode.progress import Progress
 from rankcode.rules import Threshold
 from rankcode.saving.model_file import save
 
-MAX_MILLISECONDS = 538  # of sound heard on average: the threshold is chosen among those that keep it
+MAX_MILLISECONDS = 538  # of sound heard on average: the limit for the threshold
 THRESHOLDS = (0.9, 0.93, 0.95, 0.96, 0.97, 0.975, 0.9775, 0.98, 0.9825, 0.985, 0.99, 0.995, 0.999)
 SILENCES = 900  # seconds of noise that a network is scored on
 BIASES = (0.0, 0.25, 0.5, 0.75, 1.0)  # that may be subtracted from the logit of "unknown"
@@ -46,7 +46,7 @@ class Recipe(NamedTuple):
     """How a network is trained."""
 
     rate: float = 4e-3  # of learning
-    epochs: float = 1.0  # for each epoch of the first training of a network
+    epochs: float = 1.0  # relative to the first training of a network
     mix: Mix = Mix()
     unknown_weight: float = 0.2  # in the loss: 62 % of the recordings are unknown words
     teacher_weight: float = 0.3  # of the teacher's answers in the target
@@ -197,7 +197,7 @@ def pretrain(sounds: Sounds, epochs: float = 150, batch_size: int = 512, seeds: 
 
 
 def mean_answers(networks: Sequence[Network], inputs: Tensor, labels: Tensor) -> Tensor:
-    """What networks answer at their last step, on average; the label where it is silence."""
+    """The mean answer of networks at their last step; for silence, the label."""
     ends = torch.stack([logits_at_every_step(each, inputs)[:, -1].float().softmax(-1) for each in networks])
     return torch.where((labels == SILENCE)[:, None], F.one_hot(labels, len(LABELS)).float(), ends.mean(0))
 
@@ -241,7 +241,7 @@ class Score(NamedTuple):
 
 @torch.no_grad()
 def score(network: Network, sounds: Sounds, seed: int = 0) -> Score:
-    """With the threshold and bias of those that keep MAX_MILLISECONDS that have the highest mean of both accuracies."""
+    """With the threshold and bias that have the highest mean of both accuracies within MAX_MILLISECONDS."""
     generator, front_end = torch.Generator().manual_seed(seed), cast("Audio", network.front_end)
     begins = torch.randint(len(sounds.noise) - SECOND, (SILENCES,), generator=generator)
     volumes = torch.rand(SILENCES, generator=generator)

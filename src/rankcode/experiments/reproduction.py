@@ -74,7 +74,7 @@ def data_of(task: Any, split: str) -> dict[str, Any]:
     source: Any = split_of(task, split)
     settings = {field.name: getattr(task, field.name) for field in fields(task) if field.name not in NOT_DATA}
     found: dict[str, Any] = {"task": task.name, "split": split}
-    found |= {} if source.size is None else {"rows": source.size}  # generated training rows have no end
+    found |= {} if source.size is None else {"rows": source.size}  # generated training rows are endless
     found |= {"fingerprint": source.fingerprint()} if hasattr(source, "fingerprint") else {}
     return found | settings
 
@@ -129,7 +129,8 @@ class Trained:
         )
 
     def kept(self, what: str, split: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """An evaluation from evaluation.json, made if it is not there. It is kept by the data it was made on."""
+        """An evaluation from evaluation.json, computed if it is missing. Evaluations are stored with the data they were
+        made on."""
         file, data = self.path / "evaluation.json", in_words(data_of(self.setting.task, split))
         try:
             kept = json.loads(file.read_text()) if file.exists() else {}
@@ -179,7 +180,7 @@ class Reproduction:
         return {name: [self.trained(setting, seed) for seed in seeds] for name, setting in settings.items()}
 
     def trained(self, setting: Setting, seed: int = 0) -> Trained:
-        """The finished run of a setting, trained now if it is not there."""
+        """The finished run of a setting, trained now if it is missing."""
         path = self.folder / "runs" / self.scale / f"{setting.name}-{seed}"
         device = own_device(self.device)
         if not (path / "finished").exists():
@@ -237,7 +238,7 @@ def in_words(data: Mapping[str, Any]) -> str:
 
 
 def _save(figure: Any, file: Path) -> None:
-    """Write a picture whole; the same picture gives the same file."""
+    """Write a picture completely or not at all; the same picture gives the same file."""
     part = file.with_name(f".part.{file.name}")
     with rc_context({"svg.hashsalt": file.stem, "svg.fonttype": "none"}):
         figure.savefig(part, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)
@@ -262,7 +263,7 @@ def _check(folder: RunFolder, setting: Setting, seed: int) -> None:
 
 
 def _as_json(number: Number) -> dict[str, Any]:
-    """JSON has no NaN: None takes its place."""
+    """Replaces NaN, which JSON does not have, by None."""
     found = number._asdict()
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in found.items()}
 

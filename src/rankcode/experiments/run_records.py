@@ -1,4 +1,4 @@
-"""The records of a finished run: reduced to what figures read, and the share of steps that training read."""
+"""The records of a finished run: reduced to the fields that figures read, and the share of steps read in training."""
 
 from __future__ import annotations
 

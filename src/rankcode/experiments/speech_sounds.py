@@ -28,7 +28,7 @@ class Mix(NamedTuple):
 
     silent: float = 0.08  # share of the rows that become silence
     follows: float = 0.3  # share of the rows that follow the end of another recording
-    noise_ratios: tuple[float, float] = (-5.0, 30.0)  # dB that noise is softer than a recording with its pauses
+    noise_ratios: tuple[float, float] = (-5.0, 30.0)  # level of a recording, pauses included, over noise, in dB
     hard_silence: bool = False  # louder noise as silence, more often with a voice in it, and synthetic noise
 
 

@@ -1,7 +1,7 @@
 """config.json: the task, network, objective and settings of a run, written when it begins.
 
 A run can be resumed only with the same settings, except that it may become longer. A model that was fitted without
-training has the settings of the fit instead of an objective and training settings.
+checkpoints has the settings of the fit instead of an objective and training settings.
 """
 
 from __future__ import annotations

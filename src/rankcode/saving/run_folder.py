@@ -79,7 +79,7 @@ class RunFolder:
         return self._read("objective", OBJECTIVES)
 
     def fitted(self) -> bool:
-        """Whether the model was fitted without training, so that there is nothing to resume."""
+        """Whether the model was fitted without checkpoints, so that there is nothing to resume."""
         return "fit" in self.config()
 
     def rule(self) -> Rule:
@@ -190,8 +190,8 @@ class RunFolder:
             return read_value(kept, Literal["best", "last"], "training.finish_with")
 
     def write_fitted(self, settings: dict[str, Any], network: Network, held_out: Traces) -> None:
-        """Store a model that was fitted without training, after `begin`. `held_out`: the traces that its rule was
-        fitted to."""
+        """Store a model that was fitted without checkpoints, after `begin`. `held_out`: the traces of its rule's
+        fit."""
         write_traces(self.held_out_file, held_out)
         self.write_model("best", network)
         write_config(self.config_file, self._config | settings)

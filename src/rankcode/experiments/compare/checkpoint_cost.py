@@ -1,8 +1,8 @@
-"""A classifier for each checkpoint and a regression of the cost of waiting, going backwards.
+"""A classifier for each checkpoint, and a backward regression of the cost of waiting.
 
 After the idea of Bilski, Jastrzębska: "CALIMERA: A new early time series classification method" (Information Processing
 & Management 2023), written without its code: features of random convolution kernels, a calibrated ridge classifier at
-each checkpoint, and from the last checkpoint to the first a kernel regression of what waiting gains.
+each checkpoint, and, from the last checkpoint to the first, a kernel regression of the gain from waiting.
 """
 
 from __future__ import annotations

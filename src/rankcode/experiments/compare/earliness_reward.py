@@ -7,8 +7,8 @@ t, and what remains falls to the last step. The loss of a row of T steps is
 
     Σ_t (P(t) + ε/T) · [ω · (−log ŷ_t[label]) − (1 − ω) · ŷ_t[label] · (1 − t/T)],
 
-where ε keeps the classes learnable at steps that are never stopped at. In the cost of a comparison, (1 − accuracy) +
-α · earliness, waiting counts α times as much as an error, so ω = 1/(1 + α).
+where ε keeps the classes learnable at steps at which the network never stops. In the cost of a comparison, (1 −
+accuracy) + α · earliness, waiting has α times the weight of an error, so ω = 1/(1 + α).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def stopping(stop: Tensor, lengths: Tensor) -> Tensor:
 
 class Elects(Method):
     """The GRU of the default recipe with a stopping output, trained for each α. As in the paper, the weights with the
-    best result on validation rows are kept; a test row is answered at the first step by which it is more likely than
-    not to have stopped."""
+    best result on validation rows are kept; a test row is answered at the first step by which the probability of having
+    stopped exceeds one half."""
 
     def fit(self) -> None:
         self.task = task_of(self.train, self.test, self.seed)
@@ -90,7 +90,8 @@ class Elects(Method):
 
 
 def trained(task: OwnData, alpha: float, seed: int) -> Network:
-    """A network with the settings of `Training` for small data: the default selection knows no stopping output."""
+    """A network with the settings of `Training` for small data: the default selection does not handle a stopping
+    output."""
     rows, held_out = whole(task.train), whole(task.validation)
     config = Training().for_data(len(rows.labels), task.front_end)
     objective, best, kept = EarlinessReward(alpha), math.inf, {}

@@ -1,4 +1,4 @@
-"""What is compared: a class for each way to classify series early, in a table by name."""
+"""The methods that are compared, each a class, in a table by name."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Answers(NamedTuple):
 
 
 class CannotReadError(ValueError):
-    """The method does not read such data: the set is left out of its results."""
+    """The method cannot read this data: the set is left out of its results."""
 
 
 class Method(ABC):
-    """A method on one set with one seed. `fit` does what does not depend on α, and `tune` the rest."""
+    """A method on one set with one seed. `fit` does all that is independent of α, and `tune` the rest."""
 
     def __init__(self, train: Series, test: Series, seed: int):
         self.train, self.test, self.seed = train, test, seed
@@ -126,7 +126,7 @@ class Recurrent(Method):
 
 
 class Peer(Method):
-    """A method of another library, in a process of an interpreter that has it, for all α at once."""
+    """A method of another library, run for all α at once by a separate Python that has the library."""
 
     def __init__(self, train: Series, test: Series, seed: int, name: str, python: str, time_limit: float):
         super().__init__(train, test, seed)

@@ -1,5 +1,5 @@
-"""Methods of aeon and tslearn. Run as a script, `python peers.py METHOD REQUEST.npz`, by an interpreter that has them:
-they need an older numpy than the rest of rankcode, of which nothing is imported here. Writes the answers as JSON.
+"""Methods of aeon and tslearn. Run as a script, `python peers.py METHOD REQUEST.npz`, by a Python that has them
+installed: they need an older numpy than rankcode, so nothing of rankcode is imported here. Writes the answers as JSON.
 """
 
 # pyright: reportMissingImports=false

@@ -1,7 +1,7 @@
-"""Which method is best over many sets: ranks, and which differences are more than chance.
+"""Which method is best over many sets: mean ranks, and which differences are significant.
 
 On each set, methods are ranked by cost, the best 1; equals share their mean rank. A set that a method cannot read
-counts for the others only. Pairs are tested with Wilcoxon's signed-rank test over the sets that both have, with Holm's
+counts only for the others. Pairs are tested with Wilcoxon's signed-rank test over the sets that both have, with Holm's
 correction for the number of pairs, as Benavoli, Corani, Mangili (JMLR 2016) advise instead of Nemenyi's test: whether
 two methods differ does not depend on which others are compared.
 """
@@ -29,8 +29,8 @@ def costs_at(records: Iterable[dict[str, Any]], alpha: float) -> Costs:
 
 
 def finished(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the sets on which every method has been run at every α, whether it could read them or not: in a
-    comparison that was stopped, methods are ranked on these."""
+    """The records of the sets on which every method has been run at every α, whether it could read them or not. An
+    unfinished comparison ranks methods on these."""
     run: dict[str, set[tuple[str, float]]] = {}
     for record in records:
         run.setdefault(record["set"], set()).add((record["method"], record["alpha"]))
@@ -50,7 +50,7 @@ def mean_ranks(costs: Costs) -> dict[str, float]:
 
 
 def different(costs: Costs) -> set[frozenset[str]]:
-    """The pairs of methods whose costs differ by more than chance."""
+    """The pairs of methods whose costs differ significantly."""
     values = {}
     for first, second in combinations(costs, 2):
         both = sorted(costs[first].keys() & costs[second].keys())
@@ -66,7 +66,7 @@ def different(costs: Costs) -> set[frozenset[str]]:
 
 
 def groups(ranks: dict[str, float], apart: set[frozenset[str]]) -> list[list[str]]:
-    """The longest runs of methods, in the order of their ranks, in which no two differ by more than chance."""
+    """The longest runs of methods, in the order of their ranks, in which no two differ significantly."""
     names, found = list(ranks), []
     for begin in range(len(names)):
         end = begin + 1

@@ -87,7 +87,7 @@ def missing(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def plot_ranks(records: Sequence[dict[str, Any]]) -> Figure:
-    """Mean ranks at each α, the best on the left; a bar joins methods that do not differ by more than chance."""
+    """Mean ranks at each α, the best on the left; a bar joins methods that do not differ significantly."""
     alphas = sorted({record["alpha"] for record in records if "cost" in record})
     count = max((len(costs_at(records, alpha)) for alpha in alphas), default=2)
     rows = (count + 1) // 2

@@ -1,7 +1,7 @@
-"""Run methods on sets with seeds, and keep a line of JSON for every result as soon as it is there.
+"""Run methods on sets with seeds, and write a line of JSON for every result as soon as it is known.
 
-A comparison that was stopped goes on where it stopped: what has a line is not run again. To repeat something, delete
-its lines.
+A comparison that was stopped continues where it stopped: results that have a line are not computed again. To repeat
+something, delete its lines.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ COLOUR = {
 
 
 class Composite(NamedTuple):
-    """The best of some networks at every speed, in order of time. Networks and θ are chosen on validation data; times
-    and accuracies are those on test data."""
+    """The upper envelope of some networks, in order of time. Networks and θ are chosen on validation data; times and
+    accuracies are those on test data."""
 
     chosen: tuple[str, ...]
     time: tuple[float, ...]  # ms heard

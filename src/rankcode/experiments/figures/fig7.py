@@ -1,5 +1,5 @@
-"""Fig. 7 and appendix C: does the θ of training matter? On the 2-sequence problem, a network trained with each θ is
-tested at all of them.
+"""Fig. 7 and appendix C: does the θ used in training matter? On the 2-sequence problem, a network trained with each θ
+is tested at all of them.
 
 Networks trained with different θ answer at different times, so they are also compared at equal mean steps.
 """
@@ -52,8 +52,8 @@ def at(curve: Curve, values: Sequence[float], thresholds: Sequence[float] = THRE
 
 
 def difference(curves: Sequence[Curve]) -> dict[str, float] | None:
-    """Distance in accuracy between the highest and the lowest curve at equal mean steps: its mean and maximum over the
-    steps that all curves reach with the tested θ. None if there are no such steps."""
+    """The difference in accuracy between the highest and the lowest curve at equal mean steps: its mean and maximum
+    over the steps that all curves reach with the tested θ. None if there are no such steps."""
     reached = [at(curve, curve.mean_steps) for curve in curves]
     start, end = max(steps[0] for steps in reached), min(steps[-1] for steps in reached)
     if not start < end:

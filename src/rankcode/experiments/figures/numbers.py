@@ -1,4 +1,4 @@
-"""Numbers that several figures report: accuracy and steps at the first spike, and what training cost."""
+"""Numbers that several figures report: accuracy and steps at the first spike, and the cost of training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mean_steps(what: str, found: Reports, note: str = "rows that never fire coun
 
 
 def reports(trained: Iterable[Trained], rule: Rule, model: str = "last") -> list[dict[str, Any]]:
-    """Of each seed, on test data."""
+    """The report of each seed on test data."""
     return [each.report(rule, model=model) for each in trained]
 
 
@@ -38,7 +38,7 @@ def answers(what: str, found: Reports) -> list[Number]:
 
 
 def cost(runs: Mapping[str, Sequence[Trained]]) -> list[Number]:
-    """The steps that each training read, and its seconds."""
+    """The share of steps that each run read in training, and its training time."""
     numbers = []
     for name, trained in runs.items():
         numbers.append(share_read(name, trained))

@@ -1,13 +1,13 @@
 """Table 1: accuracy on temporal MNIST in the fast regime (spikes before 15 % of the frame has passed) and in the slow
 one (after 25 %), and the spiking networks that the paper compares with.
 
-Each run has two models, the best one on the validation digits and the last one. Of those that are in the regime, the
-one with the higher validation accuracy is evaluated on the test digits, once. The best model of a fast training is the
-one with the highest harmonic mean of accuracy and 1 − earliness: selected by accuracy alone it would be a slow one. The
-paper reports the best of two runs on the test set, which is higher by construction; the notes give that number for
-every pair of seeds. The share of the frame is counted as in the paper, from 0 and without digits that never fire.
-θ = 0.9, at which the ConvLSTM of 20 units is evaluated a second time, was chosen on validation data: with it answers
-come within 1.5 steps."""
+Each run has two models, the best one on the validation digits and the last one. Of those in the regime, the one with
+the higher validation accuracy is evaluated once on the test digits. The best model of a fast training is the one with
+the highest harmonic mean of accuracy and 1 − earliness: accuracy alone would select a slow one. The paper reports the
+best of two runs on the test set, which is higher by construction; the notes give that number for every pair of seeds.
+The share of the frame is counted as in the paper, from 0 and without digits that never fire. θ = 0.9, at which the
+ConvLSTM of 20 units is evaluated a second time, was chosen on validation data: with it, answers come within 1.5
+steps."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The trainings that figures share, one module for each task."""
+"""The training runs that figures share, one module for each task."""

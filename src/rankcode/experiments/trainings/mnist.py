@@ -1,4 +1,4 @@
-"""Trainings on temporal MNIST (the paper's sections 3.3 and B.3), and the texts its figures share.
+"""Training runs on temporal MNIST (the paper's sections 3.3 and B.3), and the texts its figures share.
 
 From the paper: 340 LSTM units, or 10 or 20 ConvLSTM units, one linear readout, Adam with a constant learning rate of
 0.001, θ = 0.95. It does not give the kernel size (here 7 × 7), the batch size (64), the number of epochs except for
@@ -12,7 +12,7 @@ row whose label is certain, the loss with ten classes is smallest at the probabi
 (1 − p))): p = 0.95 at β = 0.205, and above that firing at 0.95 raises the loss. `SLOW_BETA` is just below, 0.2. The run
 that switches β starts above, at 0.4, and continues with 0.1.
 
-At quick scale networks are small and trainings short; at smoke scale the digits are scikit-learn's.
+At quick scale networks are small and training is short; at smoke scale the digits are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def training(place: Reproduction, epochs: tuple[float, float, float], records: i
 
 
 def settings(place: Reproduction) -> dict[str, Setting]:
-    """The trainings by name. Slow ones are shorter: training starts in the slow regime."""
+    """The runs by name. Slow ones are shorter: training starts in the slow regime."""
     flat, images = task(place, flat=True), task(place)
     channels, *size = images.input_shape
 
@@ -107,7 +107,7 @@ def settings(place: Reproduction) -> dict[str, Setting]:
 
 
 def own(place: Reproduction) -> Setting:
-    """Our own network of 0.40 million parameters, which reads at each step all that has appeared of the digit."""
+    """Our own network of 0.40 million parameters, which at each step reads all that has appeared of the digit."""
     digits = task(place, augment=True)
     image, maps, units = digits.input_shape[1:], place.pick(8, 8, 32), place.pick(16, 32, 96)
     how = replace(
@@ -126,7 +126,7 @@ def own(place: Reproduction) -> Setting:
 
 
 def beyond_the_paper(place: Reproduction) -> str:
-    """Settings that the paper does not give, or gives otherwise, in a sentence for the text of a figure."""
+    """Settings that the paper does not give, or that differ from it, in a sentence for the text of a figure."""
     decay, conv = DECAY["weight_decay"], CONV_DECAY[20]
     return (
         f"Our choices, where the paper gives none: kernels of {kernel(place)} × {kernel(place)}, weight decay "

@@ -1,5 +1,5 @@
-"""Trainings on Speech Commands with the paper's settings (sections 3.4 and B.4): an LSTM of 128 units, a readout layer
-of 32, Adam with learning rate 0.001, batches of 512, gradients clipped at norm 0.25.
+"""Training runs on Speech Commands with the paper's settings (sections 3.4 and B.4): an LSTM of 128 units, a readout
+layer of 32, Adam with learning rate 0.001, batches of 512, gradients clipped at norm 0.25.
 
 The smoke scale, which needs no data, uses `ToneSweeps` instead: generated sounds that pass through the same front end.
 """
@@ -36,7 +36,7 @@ class Run(NamedTuple):
         return f"{self.kind}, β = {self.beta:g}"
 
 
-@cache  # one copy of the data for all trainings
+@cache  # one copy of the data for all runs
 def task(place: Reproduction, augment: bool = False) -> SpeechCommands | ToneSweeps:
     if place.scale == "smoke":
         return ToneSweeps(augment=augment)

@@ -1,4 +1,5 @@
-"""Trainings of a fully spiking network on temporal MNIST (the paper's appendix on SNNs; the network of Wu et al. 2018).
+"""Training runs of a fully spiking network on temporal MNIST (the paper's appendix on SNNs; the network of Wu et al.
+2018).
 
 From the paper: two convolutions of 32 channels and 3 × 3 kernels with padding, 128 dense neurons, threshold 0.5, decay
 0.2, surrogate width 0.5, batches of 400, Adam with learning rate 0.001, cross-entropy of the output membranes at the
@@ -36,7 +37,7 @@ def network(place: Reproduction) -> Network:
 
 
 def settings(place: Reproduction) -> dict[str, Setting]:
-    """The trainings by name."""
+    """The runs by name."""
     training = replace(
         TRAINING,
         epochs=place.pick(2, 0.25, 30),

@@ -1,4 +1,4 @@
-"""Trainings on continuous sequence spotting, with the paper's settings (section B.1: an LSTM of 125 units and one
+"""Training runs on continuous sequence spotting, with the paper's settings (section B.1: an LSTM of 125 units and one
 sigmoid output, Adam with learning rate 0.0003, batches of 128) and with our own, chosen on validation data. Also
 measures spike times relative to the earliest step at which the answer is certain."""
 
@@ -28,7 +28,7 @@ def task(place: Reproduction) -> Spotting:
 
 
 def settings(place: Reproduction) -> dict[str, Setting]:
-    """The trainings by name. "own" is rank coding with β > 0, a cosine schedule and averaged weights."""
+    """The runs by name. "own" is rank coding with β > 0, a cosine schedule and averaged weights."""
     paper = replace(
         TRAINING,
         examples=place.pick(2_560, 200_000, 1_500_000),

@@ -1,4 +1,4 @@
-"""Trainings on the 2-sequence problem, with the paper's settings (section B.2: an LSTM of 125 units and one sigmoid
+"""Training runs on the 2-sequence problem, with the paper's settings (section B.2: an LSTM of 125 units and one sigmoid
 output, Adam with learning rate 0.0003, batches of 128) and with our own, chosen on validation data."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankcode.training.config import Training
 
 UNITS = 125
 THRESHOLDS = (0.85, 0.9, 0.95, 0.99, 0.999)  # θ in training, compared in Fig. 7
-DRAWN = ("rank-coded-0.95", "conventional")  # the trainings whose spike times Fig. 2 draws
+DRAWN = ("rank-coded-0.95", "conventional")  # the runs whose spike times Fig. 2 draws
 
 
 def task(place: Reproduction) -> TwoSequence:
@@ -22,7 +22,7 @@ def task(place: Reproduction) -> TwoSequence:
 
 
 def settings(place: Reproduction) -> dict[str, Setting]:
-    """The trainings by name. "own": a cosine schedule, larger batches, clipped gradients and averaged weights."""
+    """The runs by name. "own": a cosine schedule, larger batches, clipped gradients and averaged weights."""
     common = replace(
         TRAINING,
         examples=place.pick(2_560, 200_000, 2_000_000),
