@@ -66,7 +66,7 @@ def test_help_shows_the_options_that_matter_first(capsys, monkeypatch):
     assert shown[0] == "TASK  " and "--task" not in text and "select_" not in text
     assert {"--model", "--accuracy", "--objective", "--cell", "--hidden-size", "--epochs", "--folder"} < set(shown)
     assert len(shown) <= 12
-    assert "Default: gru, with the paper" in first and "Rows in a batch. Default: 32 for fewer than" in rest
+    assert "Default: gru, or lstm with" in first and "Rows in a batch. Default: 32 for fewer than" in rest
     assert [title for title in ("Network", "Optimisation", "Run") if f"─ {title} ─" not in rest] == []
 
 
