@@ -176,7 +176,7 @@ def test_answers_in_parts(trained, capsys):
         main(["predict", run, "list.csv", *CPU, "--output", "answers.parquet"])
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("left out 1 files or rows: answers.left-out.txt lists them") == 2
-    assert "wrote 4 answers to answers.parquet; " in said.err and "a second" in said.err
+    assert "wrote 4 answers to answers.parquet; " in said.err and "per second" in said.err
     found, expected = pandas.read_parquet("answers.parquet"), pandas.read_csv("answers.csv")
     assert found.columns.tolist() == expected.columns.tolist()
     exact = ["from", "label", "steps", "fired", "milliseconds"]

@@ -1,4 +1,4 @@
-"""Random convolution kernels, pooled as the sequence goes on: features that need no training.
+"""Random convolution kernels, pooled while the sequence is read: features that need no training.
 
 The kernels are those of MiniRocket (Dempster et al. 2021): 9 taps, three of them 2 and six −1, at dilations 1, 2, 4, ….
 Half of them read the inputs and half the differences between one step and the next, as in MultiRocket (Tan et al.

@@ -139,7 +139,7 @@ class Predict:
         rate = (found.answers - found.kept) / found.seconds
         before = f", {found.kept:,} of them before" if found.kept else ""
         on = f", {len(found.nodes)} workers on {len(set(found.nodes))} machines" if self.address else ""
-        say(f"wrote {found.answers:,} answers to {output}{before}; {rate:,.0f} a second{on}", file=sys.stderr)
+        say(f"wrote {found.answers:,} answers to {output}{before}; {rate:,.0f} per second{on}", file=sys.stderr)
 
     def _print(self, place: str, answer: Prediction, heading: bool) -> None:
         if self.json:

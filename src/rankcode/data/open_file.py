@@ -1,4 +1,4 @@
-"""Opening data files. A named pipe or a device is refused: reading one could wait, or go on, for ever."""
+"""Opening data files. A named pipe or a device is refused: reading one could block or continue forever."""
 
 from __future__ import annotations
 

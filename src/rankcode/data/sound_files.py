@@ -68,7 +68,7 @@ class _Chunk(NamedTuple):
 
     start: int
     length: int | None  # bytes; None: the header does not say
-    form: tuple[int, ...] = ()  # of a WAV: format, channels, rate, bytes a second, block, bits
+    form: tuple[int, ...] = ()  # of a WAV: format, channels, rate, bytes per second, block, bits
 
 
 def _blocks_of(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndarray]]:

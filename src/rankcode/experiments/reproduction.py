@@ -147,7 +147,7 @@ class Result(NamedTuple):
     numbers: list[Number]
     curves: dict[str, Any]  # what is drawn, and settings, as JSON
     text: str  # the findings, in a few sentences of Markdown
-    runs: Iterable[Trained] = ()  # the trainings it was made from
+    runs: Iterable[Trained] = ()  # the runs it was made from
     pictures: Mapping[str, Any] = {}  # more matplotlib figures, by file name
 
 
