@@ -448,6 +448,35 @@ def test_ten_minutes_of_silence_take_little_memory(tmp_path):
     assert steps == 10 * 60 * 100 - 19 and kilobytes < 60_000
 
 
+FOUR_HOURS = """
+import resource
+import torch
+import rankcode as rc
+from rankcode.front_ends import Audio
+from rankcode.front_ends.protocol import StoredRow
+
+class Silence(Audio):
+    def read(self, raw):
+        return StoredRow(torch.zeros(raw, 20, dtype=torch.uint8), 160 * raw)
+
+torch.set_num_threads(1)
+network = rc.Network(rc.cells.GRU(20, 4), 2)
+network.front_end = Silence((0.0,) * 20, (1.0,) * 20, context=0)
+rc.predict(network, [100])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+(answer,) = rc.predict(network, [4 * 3600 * 100], rc.Threshold(0.01))
+print(answer.steps, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_inputs_that_are_not_read_take_no_memory():
+    """All inputs of four hours are 115 MB, the frames that they are made of 29 MB."""
+    done = subprocess.run([sys.executable, "-c", FOUR_HOURS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    steps, kilobytes = map(int, done.stdout.split())
+    assert steps == 1 and kilobytes < 60_000
+
+
 def test_the_probabilities_of_all_classes_come_by_name():
     network, rows = series_network(), np.stack(series((6,) * 4))
     decision = rc.decide(network, network.front_end(torch.from_numpy(rows))[0])

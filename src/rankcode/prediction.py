@@ -25,7 +25,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 
 ROWS = 256  # at most in a batch
-BATCH_VALUES = 1 << 25  # at most in the inputs of a batch of several rows: 134 MB
+BATCH_VALUES = 1 << 23  # at most in the inputs of a batch of several rows: 34 MB
 BLOCK_STEPS = 1 << 12  # read at once of a single row that has more values
 
 
