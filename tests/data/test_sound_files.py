@@ -4,6 +4,7 @@ import io
 import struct
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -168,6 +169,7 @@ def changed(content, at, new):
 GOOD = wav(pcm(tone(), 16))
 NOT_A_NUMBER = np.array([0, 0.5, np.nan, 0.5], "<f4").tobytes()
 INFINITE = np.array([0, np.inf], "<f8").tobytes()
+HUGE = np.full(2, 3e38, "<f4").tobytes()  # in two channels, whose sum makes NumPy warn
 BOTH_INFINITE = np.array([np.inf, -np.inf], "<f4").tobytes()  # whose mean makes NumPy warn
 BAD = {
     "no byte": (b"", "empty"),
@@ -181,6 +183,7 @@ BAD = {
     "NaN": (wav(NOT_A_NUMBER, form=3, bits=32), "NaN"),
     "infinity": (wav(INFINITE, form=3, bits=64), "infinity"),
     "infinity and its negative": (wav(BOTH_INFINITE, form=3, bits=32, channels=2), "NaN or infinity"),
+    "numbers that are too large": (wav(HUGE, form=3, bits=32, channels=2), "NaN or infinity"),
     "no known format": (wav(pcm(tone(), 16), form=0x1234), "not sound"),
     "no channel": (wav(pcm(tone(), 16), channels=0), "not sound"),
     "half a sample": (wav(b"\1"), "no samples"),
@@ -292,6 +295,15 @@ def test_a_tag_before_and_after_an_mp3_is_not_part_of_the_sound(tmp_path):
         assert len(read(tmp_path / "a.mp3", content)) == 32_000
     with pytest.raises(rc.BadData, match="cut short"):
         read(tmp_path / "a.mp3", (tag + whole)[:-200])
+
+
+def test_a_damaged_mp3_prints_nothing(tmp_path, capfd):
+    for content in (changed(encoded("mp3"), 3000, bytes(1000)), encoded("mp3") + bytes(1000), b"ID3" + bytes(500)):
+        (tmp_path / "a.mp3").write_bytes(content)
+        with suppress(rc.BadData):
+            read_audio(tmp_path / "a.mp3")
+    print("still there", file=sys.stderr)
+    assert capfd.readouterr() == ("", "still there\n")
 
 
 # In blocks

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -101,7 +103,8 @@ def _any_format(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndar
         raise ImportError(f"reading {path} needs soundfile: pip install 'rankcode[audio]'") from None
     os.lseek(file.fileno(), 0, os.SEEK_SET)
     try:  # the descriptor, as soundfile prints a traceback if a method of a file object raises
-        sound = soundfile.SoundFile(file.fileno(), closefd=False)
+        with _muted():
+            sound = soundfile.SoundFile(file.fileno(), closefd=False)
     except soundfile.LibsndfileError as error:
         raise BadData(f"{path} is not sound that can be read: {error.error_string.rstrip('.')}") from None
 
@@ -110,14 +113,15 @@ def _any_format(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndar
         with sound:
             while True:
                 try:
-                    block = sound.read(max(1, BLOCK // sound.channels), dtype="float32", always_2d=True)
+                    with _muted():
+                        block = sound.read(max(1, BLOCK // sound.channels), dtype="float32", always_2d=True)
                 except soundfile.LibsndfileError as error:
                     reason = error.error_string.rstrip(".")
                     raise BadData(f"{path} is cut short or damaged: {reason}") from None
                 if len(block) == 0:
                     break
                 total += len(block)
-                with np.errstate(invalid="ignore"):  # +∞ and −∞ in two channels: `sound_blocks` says so
+                with np.errstate(invalid="ignore", over="ignore"):  # `sound_blocks` says that it is not finite
                     mono = block.mean(1)
                 yield mono
             # The length of an MP3 is an estimate; 2⁶² and more stand for an unknown length.
@@ -125,6 +129,27 @@ def _any_format(file: BinaryIO, path: str | Path) -> tuple[int, Iterator[np.ndar
                 raise BadData(f"{path} is cut short: {sound.frames:,} samples announced, {total:,} there")
 
     return sound.samplerate, blocks()
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Without standard error, to which libsndfile's MP3 decoder writes notes on damaged frames. In the main thread
+    only: while others read, it shows their progress there."""
+    try:
+        kept = os.dup(2) if threading.current_thread() is threading.main_thread() else None
+    except OSError:  # there is none
+        kept = None
+    if kept is None:
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _resampled(blocks: Iterator[np.ndarray], own_rate: int, rate: int) -> Iterator[np.ndarray]:
