@@ -11,6 +11,7 @@ from small_data import CPU, QUICK, answers, says, tone, tones, two_levels
 
 import rankcode as rc
 from rankcode.cli.main import main
+from rankcode.front_ends import Standardise
 from rankcode.saving.run_folder import RunFolder
 
 
@@ -45,6 +46,15 @@ def test_predict_with_another_threshold(trained, capsys):
         assert found["milliseconds"] == min(300, 10 * (steps - 1) + 212.5)
     main(["predict", str(trained / "sound-run"), "one.wav", *CPU, "--threshold", "1.0"])
     assert "(did not fire)" in capsys.readouterr().out
+
+
+def test_a_warning_is_shown_once(capsys):
+    network = rc.Network(rc.cells.GRU(1, 4), 3)
+    network.front_end = Standardise((0.0,), (1.0,))
+    rc.save(network, "three.safetensors")
+    two_levels("other.npz", rows=6)
+    main(["predict", "three.safetensors", "other.npz", *CPU, "--threshold", "0.2"])
+    assert capsys.readouterr().err.count("threshold 0.2 is below 1/3") == 1
 
 
 def test_predict_the_rows_of_a_file(trained, capsys):

@@ -147,6 +147,14 @@ def test_the_split_can_be_chosen(tmp_path, capsys):
     written = RunFolder("one").config()["task"]
     assert [written[name] for name in ("validation_share", "test_share", "split_seed")] == [0.5, 0.1, 3]
     says(["train", path, *few, "two", "--validation-share", "1.5"], "--validation-share must be between", status=2)
+    says(["train", path, *few, "two", "--split-seed", "-1"], "--split-seed must be at least 0, not -1", status=2)
+
+
+def test_wrong_arguments_are_refused_before_data_is_read(tmp_path, capsys):
+    path = two_levels(tmp_path / "levels.npz")
+    says(["train", path, "--precision", "float16", *CPU], "float16 is for GPUs", status=2)
+    says(["train", path, "--decay", "0.5", *CPU], "decay is for lif and conv-lif, not for gru", status=2)
+    assert capsys.readouterr().err.count("\n") == 2 and list(Path().iterdir()) == []
 
 
 def test_a_run_is_named_after_the_data_set(tmp_path):

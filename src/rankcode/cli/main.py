@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import warnings
+from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -56,7 +57,8 @@ def main(argv: list[str] | None = None) -> None:
     options: set[str] = set()
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: _warn(message, options)
+            warn = cache(lambda message: _warn(message, options))  # the same warning once
+            warnings.showwarning = lambda message, *_, **__: warn(str(message))
             with EndedByCtrlC():
                 command = parsed(argv, options)
             if command is not None:
@@ -141,8 +143,8 @@ def _version() -> str:
         return "from source"
 
 
-def _warn(message: Warning | str, options: set[str]) -> None:
-    messages.say(f"rankcode: warning: {messages.as_flags(' '.join(str(message).split()), options)}", file=sys.stderr)
+def _warn(message: str, options: set[str]) -> None:
+    messages.say(f"rankcode: warning: {messages.as_flags(' '.join(message.split()), options)}", file=sys.stderr)
 
 
 def _stop(message: str, status: int) -> NoReturn:

@@ -64,6 +64,8 @@ class Serve:
     device: Annotated[Device, SERVICE] = "cpu"
 
     def run(self) -> None:
+        if not 0 <= (self.port or 0) <= 65_535:
+            raise ValueError(f"port must be within 0…65535, not {self.port}")
         if self.api:
             return self._run_service()
         from rankcode.serve.static_page import open_page

@@ -18,7 +18,6 @@ from rankcode.cli.train import Train
 from rankcode.metrics import THRESHOLDS
 from rankcode.sweeps.plan import OPTIONS, Search
 from rankcode.sweeps.sweep import results_of, run_sweep
-from rankcode.training.distributed import own_device
 from rankcode.training.loop import Training
 from rankcode.training.series_model import ModelName
 
@@ -73,7 +72,7 @@ class Sweep(Train):
     def run(self) -> None:
         given = {name: value for name, value in vars(self.training).items() if value is not None}
         if self.address is None:
-            own_device(Training(**given).device)
+            Training(**given).own_device()
         folder, progress = given.pop("folder", None), given.pop("progress", True)
         given.pop("resume", None)  # a sweep is always resumed
         plain = Train(self.task).network_options()

@@ -28,7 +28,7 @@ from rankcode.objectives import Objective
 from rankcode.saving.run_folder import free_folder
 from rankcode.stopping import Wish
 from rankcode.tasks import OwnData
-from rankcode.training.distributed import ProcessEnded, ended_with_the_others, is_first, own_device, under_torchrun
+from rankcode.training.distributed import ProcessEnded, ended_with_the_others, is_first, under_torchrun
 from rankcode.training.loop import Training, fit
 from rankcode.training.recipes import RecipeName, recipe
 from rankcode.training.series_model import ModelName, fit_task
@@ -156,7 +156,7 @@ class Train:
         if recurrent and (wished or self.model == "kernels"):
             option = min(wished, default="model kernels").replace("_", "-")
             raise ValueError(f"--{option} conflicts with options of a recurrent network: train, then rankcode tune")
-        own_device(Training(**given).device)  # a wrong device or objective is refused before any data is read
+        Training(**given).own_device()  # this and a wrong objective are refused before any data is read
         standard_objective(self.recipe, self.objective, self.threshold, self.beta, self.cell)
         task = self.named_task()
         if isinstance(task, OwnData) and isinstance(task.front_end, Standardise) and not recurrent:
@@ -185,8 +185,7 @@ class Train:
         """Whether an option was given that only a recurrent network has."""
         options = set(given) - {"folder", "seed", "progress", "device"}
         plain = Train(self.task)
-        names = ("recipe", "objective", "threshold", "beta", "cell", "hidden_size", "num_layers", "readout_layer_size")
-        return bool(options) or any(getattr(self, name) != getattr(plain, name) for name in names)
+        return bool(options) or any(getattr(self, name) != getattr(plain, name) for name in NETWORK_OPTIONS)
 
     def _fit(self, task: OwnData, wish: Wish, given: dict[str, Any]) -> None:
         """Fit a model to series, and print how good it is, where it is, and what to do next."""

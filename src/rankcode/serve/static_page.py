@@ -129,8 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def open_page(model: str | None = None, port: int = 0, browser: bool = True) -> None:
     """Serve the page until Ctrl-C. `model`, a run, a model file or an exported file, is opened in it."""
-    if not 0 <= port <= 65_535:
-        raise ValueError(f"port must be within 0…65535, not {port}")
     files = page_files() if model is None else page_files(_exported(model), Path(model).absolute().name)
     with PageServer(files, port) as server:
         url = server.url if model is None else f"{server.url}#own"

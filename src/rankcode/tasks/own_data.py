@@ -65,6 +65,8 @@ class OwnData(Splits[Packed]):
         for option in ("validation_share", "test_share"):
             if not 0 < getattr(self, option) < 1:
                 raise ValueError(f"{option} must be between 0 and 1, not {getattr(self, option)}")
+        if self.split_seed < 0:
+            raise ValueError(f"split_seed must be at least 0, not {self.split_seed}")
         if self.layout not in ("auto", "steps-first", "channels-first"):
             raise ValueError(f"layout must be auto, steps-first or channels-first, not {self.layout!r}")
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, cast, get_args, get_type_hints
 
+import torch
+
 from rankcode.engines import ENGINES
 from rankcode.metrics import ALPHA
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.saving.description import content_of, damaged, describe, read_settings
 from rankcode.saving.run_folder import RunFolder
+from rankcode.training.distributed import own_device
 
 SMALL_DATA = 1_000  # training rows; the defaults were measured up to 805 rows and at 7,500 (docs/choosing.md)
 
@@ -117,6 +120,14 @@ class Training:
             changes = {"epochs": None, "examples": None} | changes
         return replace(training, **changes)
 
+    def own_device(self) -> torch.device:
+        """The device that this process trains on."""
+        device = own_device(self.device)
+        if self.precision == "float16" and device.type == "cpu":
+            # PyTorch has no fast float16 kernels for CPUs: a matrix multiplication takes 10 to 30 times as long.
+            raise ValueError("precision float16 is for GPUs and very slow on a CPU: use float32 or bfloat16")
+        return device
+
     def for_data(self, rows: int | None, front_end: Any) -> Training:
         """With every setting whose default depends on the data: how many training rows there are, None if they are
         generated, and how they become inputs."""
@@ -162,7 +173,8 @@ def _number(value: Any) -> bool:
 _NUMBERS = (  # fields, the values they take in words, and the check of a value
     (("examples", "batch_size", "validate_every"), "a whole number above 0", lambda v: _whole(v) and v > 0),
     (("seed",), "a whole number, at least 0 and below 2⁶³", lambda v: _whole(v) and 0 <= v < 2**63),
-    (("epochs", "learning_rate", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
+    (("epochs", "first_spike_threshold"), "a number above 0", lambda v: _number(v) and v > 0),
+    (("learning_rate",), "a number above 0 and at most 3e37", lambda v: _number(v) and 0 < v <= 3e37),
     (("max_grad_norm",), "a number above 0, or inf", lambda v: (_number(v) or v == math.inf) and v > 0),
     (("weight_decay", "select_alpha", "input_noise"), "a number, at least 0", lambda v: _number(v) and v >= 0),
     (("warmup_ratio", "ema_decay"), "a number, at least 0 and below 1", lambda v: _number(v) and 0 <= v < 1),

@@ -28,7 +28,7 @@ from rankcode.saving.description import RULES, describe
 from rankcode.saving.run_folder import RunFolder
 from rankcode.training.batch_update import Answers, Share, Step, Update
 from rankcode.training.config import Training, described
-from rankcode.training.distributed import Processes, own_device, processes
+from rankcode.training.distributed import Processes, processes
 from rankcode.training.out_of_memory import memory_for
 from rankcode.training.plan import make_plan
 from rankcode.training.records import History, make_record, near_majority, problem_of
@@ -115,11 +115,7 @@ def _checked(network: Any, objective: Any, config: Any) -> torch.device:
     objective.check()
     if config.tensorboard and config.folder is None:
         raise ValueError("tensorboard needs a folder: name it with folder=…")
-    device = own_device(config.device)
-    if config.precision == "float16" and device.type == "cpu":
-        # PyTorch has no fast float16 kernels for CPUs: a matrix multiplication takes 10 to 30 times as long.
-        raise ValueError("precision float16 is for GPUs and very slow on a CPU: use float32 or bfloat16")
-    return device
+    return config.own_device()
 
 
 def _validation_of(task: Any) -> Source | None:

@@ -13,6 +13,7 @@ from rankcode.training.out_of_memory import memory_for
 
 CellName = Literal["lstm", "gru", "conv-lstm", "lif", "conv-lif"]
 HIDDEN_SIZES = {"lstm": 125, "gru": 125, "lif": 256, "conv-lstm": 8, "conv-lif": 16}
+MAX_SIZE = 2**60  # PyTorch counts in 64 bits
 
 
 @memory_for("this network", "choose a smaller hidden_size or fewer layers")
@@ -42,8 +43,8 @@ def standard_network(
         "num_layers": num_layers,
         "readout_layer_size": readout_layer_size,
     }.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
+        if value is not None and not 1 <= value <= MAX_SIZE:
+            raise ValueError(f"{name} must be {'at least 1' if value < 1 else f'at most {MAX_SIZE:,}'}, not {value}")
     kernel_size, decay = 3 if kernel_size is None else kernel_size, 0.9 if decay is None else decay
     if cell == "conv-lstm":
         return Network(cells.ConvLSTM(shape[0], hidden_size, shape[1:], kernel_size), outputs)
