@@ -11,7 +11,7 @@ from rankcode.stopping.backward_induction import fit_optimal, fit_step_threshold
 from rankcode.stopping.traces import Traces
 
 
-def random_traces(rows=60, steps=10, classes=2, seed=0):
+def random_traces(rows=60, steps=10, seed=0):
     """A random walk of evidence for the class of each row: probabilities are exact posteriors."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (rows,), generator=generator)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from contextlib import closing
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.util import find_spec
+from typing import Annotated
 
 import torch
+from cyclopts import Parameter
 
 from rankcode.cli.messages import say
 from rankcode.cli.options import Device, Model, MovedData
@@ -18,6 +20,13 @@ from rankcode.stopping.second_axis import traces_with_axis
 from rankcode.stopping.tuning import Kind
 from rankcode.sweeps import SweepFolder, pick
 from rankcode.training.distributed import own_device
+
+
+class Unchecked(Wish):
+    """A wish before the network is known, which may say how long a step is."""
+
+    def __post_init__(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -38,18 +47,7 @@ class Tune:
     run_folder: str
     """Folder of the run, or of a sweep."""
     _: KW_ONLY
-    accuracy: float | None = None
-    """Answer as early as possible with this accuracy, such as 0.95."""
-    mean_steps: float | None = None
-    """Answer as accurately as possible within this many steps on average."""
-    cost_per_step: float | None = None
-    """Cost of reading one step; a wrong answer costs 1."""
-    alpha: float | None = None
-    """Cost of reading a whole row; a wrong answer costs 1. Default: 0.2, unless another wish is given."""
-    false_alarms_per_hour: float | None = None
-    """Maximum number of rows that fire wrongly, per hour of data."""
-    seconds_per_step: float | None = None
-    """Duration of a step in seconds, for false alarms. Default: that of the recordings, if the data is sound."""
+    wish: Annotated[Unchecked, Parameter(name="*")] = field(default_factory=Unchecked)
     kind: Kind = "auto"
     """threshold is one θ, step-thresholds one θ for each step, optimal weighs the next steps; auto takes one θ unless
     optimal is better."""
@@ -62,9 +60,10 @@ class Tune:
             return self._pick()
         folder = RunFolder(self.run_folder)
         network = folder.model(self.model).to(own_device(self.device))
-        seconds = self.seconds_per_step or _seconds_per_step(network)
-        alarms = self.false_alarms_per_hour
-        wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha, alarms, seconds if alarms else None)
+        given = vars(self.wish)
+        if self.wish.false_alarms_per_hour is not None and self.wish.seconds_per_step is None:
+            given = given | {"seconds_per_step": _seconds_per_step(network)}
+        wish = Wish(**given)
         traces = folder.held_out()
         calibrated = traces is not None and folder.config().get("fit", {}).get("model") == "kernels"
         if traces is None:
@@ -83,10 +82,11 @@ class Tune:
 
     def _pick(self) -> None:
         """Pick a network and its threshold from a sweep."""
-        given = {field.name for field in fields(self) if getattr(self, field.name) != field.default} - {"run_folder"}
-        for name in given - {"accuracy", "mean_steps", "cost_per_step", "alpha"}:
+        defaults = vars(Tune(self.run_folder, wish=self.wish)) | vars(Unchecked())
+        given = {name: value for name, value in (vars(self) | vars(self.wish)).items() if value != defaults[name]}
+        for name in given.keys() - {"accuracy", "mean_steps", "cost_per_step", "alpha"}:
             raise ValueError(f"--{name.replace('_', '-')} is for a run: pick one from the sweep, then tune its folder")
-        point = pick(self.run_folder, **{name: getattr(self, name) for name in given})
+        point = pick(self.run_folder, **given)
         options = " ".join(f"{name.replace('_', '-')}={value}" for name, value in point["options"].items())
         say(f"{self.run_folder}: picked {point['folder']} ({options}) with the threshold {point['threshold']:g}")
         for split in ("validation", "test"):

@@ -40,11 +40,17 @@ class Wish:
     """What a rule is asked for, one of the quantities of `tune`."""
 
     accuracy: float | None = None
+    """Answer as early as possible with this accuracy, such as 0.95."""
     mean_steps: float | None = None
+    """Answer as accurately as possible within this many steps on average."""
     cost_per_step: float | None = None
+    """Cost of reading one step; a wrong answer costs 1."""
     alpha: float | None = None
+    """Cost of reading a whole row; a wrong answer costs 1. Default: 0.2, unless another wish is given."""
     false_alarms_per_hour: float | None = None
+    """Maximum number of rows that fire wrongly, per hour of data."""
     seconds_per_step: float | None = None
+    """Duration of a step in seconds, for false alarms. Default: that of the recordings, if the data is sound."""
 
     def __post_init__(self):
         given = {name: value for name, value in vars(self).items() if value is not None and name != "seconds_per_step"}

@@ -20,7 +20,7 @@ class LiveTable:
 
     def __init__(self, folder: SweepFolder, enabled: bool):
         self.folder, self.enabled, self.terminal = folder, enabled, sys.stderr.isatty()
-        self._drawn, self._time, self._said = 0, -INTERVAL, set[int]()
+        self._drawn, self._time = 0, -INTERVAL
 
     def __enter__(self) -> LiveTable:
         return self
