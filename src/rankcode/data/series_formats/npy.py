@@ -19,17 +19,19 @@ from rankcode.data.sources import BadData
 def read_npy(path: Path, options: Options) -> dict[str, Series]:
     """An array [rows, steps] or [rows, steps, channels]."""
     values: Any = _read(path, "X")
-    if options.labelled:
-        files = [path.with_name(f"{path.stem}_labels{path.suffix}")]
-        if path.stem == "X" or path.stem.startswith("X_"):
-            files.append(path.with_name(f"y{path.name[1:]}"))
-        found = next((file for file in files if file.exists()), None)
-        if found is None:
-            raise BadData(f"{path}: there is no file of its labels, {' or '.join(file.name for file in files)}")
-        labels = _read(found, "y")
-    else:
-        labels = np.zeros(len(np.atleast_1d(values)), int)
+    labels = _read(label_file(path), "y") if options.labelled else np.zeros(len(np.atleast_1d(values)), int)
     return {"train": series_of(values, labels, options=options, path=path)}
+
+
+def label_file(path: Path) -> Path:
+    """The file of the labels of an array."""
+    files = [path.with_name(f"{path.stem}_labels{path.suffix}")]
+    if path.stem == "X" or path.stem.startswith("X_"):
+        files.append(path.with_name(f"y{path.name[1:]}"))
+    found = next((file for file in files if file.exists()), None)
+    if found is None:
+        raise BadData(f"{path}: there is no file of its labels, {' or '.join(file.name for file in files)}")
+    return found
 
 
 def npy_blocks(path: Path, options: Options) -> Iterator[Callable[[], Series]]:
@@ -60,7 +62,8 @@ def _read(path: Path, what: str) -> np.ndarray:
     """The array, memory-mapped if it is large: processes share it, and it may be larger than memory."""
     with open_file(path) as file:
         _checked(file, path, what)
-    return np.load(path, mmap_mode="c" if path.stat().st_size > BLOCK_BYTES else None)  # "c": writes stay in memory
+    # Read-only: of a mapping that may be written to, Linux allows no more than there is memory.
+    return np.load(path, mmap_mode="r" if path.stat().st_size > BLOCK_BYTES else None)
 
 
 def _checked(file: BinaryIO, path: Path, what: str) -> None:
