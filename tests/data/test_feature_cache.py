@@ -15,6 +15,7 @@ import torch
 
 import rankcode as rc
 from rankcode.data import feature_cache
+from rankcode.data.downloads import data_folder
 from rankcode.data.feature_cache import Recording, cached_frames, is_cache, open_cache
 from rankcode.data.sources import Packed
 from rankcode.front_ends.audio import LogMel
@@ -403,10 +404,15 @@ def memory(pid, path):
 
 
 def rows_of(path):
+    """The rows of an array, of shards or of a cache, and the file that is mapped."""
     if path.suffix == ".npy":
-        return rc.tasks.OwnData(str(path)).train
+        return rc.tasks.OwnData(str(path)).train, path
+    if path.name == "shards":
+        rows = rc.tasks.OwnData(str(path)).train
+        return rows, next((data_folder() / "features").glob("shards-*/frames.f32"))
     frames = open_cache(path)
-    return Packed(frames.values, frames.offsets, frames.lengths, torch.zeros(len(frames.names), dtype=torch.long))
+    rows = Packed(frames.values, frames.offsets, frames.lengths, torch.zeros(len(frames.names), dtype=torch.long))
+    return rows, path / "frames.u8"
 
 
 def train_on(paths, barrier, results):
@@ -414,8 +420,8 @@ def train_on(paths, barrier, results):
     torch.set_num_threads(1)
     rc.tasks.OwnData.of(np.eye(12), np.arange(12) % 2).train.take(torch.arange(2), "cpu")  # loads what is loaded once
     for path in paths:
-        file, before = path / "frames.u8" if path.is_dir() else path, memory(os.getpid(), path)[2]
-        rows, grown = rows_of(path), []
+        before = memory(os.getpid(), path)[2]
+        (rows, file), grown = rows_of(path), []
         for number in range(2 * rows.epoch(16)):
             rows.take(rows.index(number, 16, seed=0), "cpu")
             if number % 50 == 0:
@@ -428,8 +434,9 @@ def train_on(paths, barrier, results):
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells the memory of a mapping")
 def test_two_processes_share_mapped_files(tmp_path):
-    """A feature cache and an array of 160 MB each, of which no process has a copy."""
+    """A feature cache, an array, and shards in eight files, of 160 MB each, of which no process has a copy."""
     size, rows, cache, array = 160_000_000, 4_000, tmp_path / "cache", tmp_path / "large.npy"
+    shards = tmp_path / "shards"
     cache.mkdir()
     (cache / "frames.u8").write_bytes(np.random.default_rng(0).bytes(size))
     recordings = [[f"{row}.wav", "word", "train", 1, size // 20 // rows] for row in range(rows)]
@@ -437,14 +444,32 @@ def test_two_processes_share_mapped_files(tmp_path):
     (cache / "index.jsonl").write_text(json.dumps(line | {"recordings": recordings}) + "\n")
     np.save(array, np.random.default_rng(0).random((rows, size // 4 // rows), np.float32))
     np.save(tmp_path / "large_labels.npy", np.arange(rows) % 2)
+    shards.mkdir()
+    for number, (values, labels) in enumerate(
+        zip(np.split(np.load(array), 8), np.split(np.arange(rows) % 2, 8), strict=True)
+    ):
+        np.savez(shards / f"part-{number}.npz", X=values, y=labels)
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
-    children = [context.Process(target=train_on, args=([cache, array], barrier, results)) for _ in range(2)]
+    children = [context.Process(target=train_on, args=([cache, array, shards], barrier, results)) for _ in range(2)]
     for child in children:
         child.start()
-    found = [results.get(timeout=100) for _ in range(4)]
+    found = [results.get(timeout=100) for _ in range(6)]
     for child in children:
         child.join(60)
     for mapped, own, grown in found:
         assert mapped > 0.6 * size  # all training rows
         assert own < 0.01 * size and grown < 0.35 * size
+
+
+def test_a_cache_may_be_larger_than_the_memory(tmp_path):
+    """Linux refuses a mapping of this size if it may be written to."""
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + 2**36
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with open(cache / "frames.u8", "wb") as file:
+        file.truncate(size)
+    line = {"format": feature_cache.FORMAT, "key": "", "settings": {}, "bytes": size, "left_out": []}
+    line["recordings"] = [["a", "word", "train", 1, size // 4096]]
+    (cache / "index.jsonl").write_text(json.dumps(line) + "\n")
+    assert open_cache(cache).values.shape == (size // 4096, 4096)

@@ -302,7 +302,7 @@ class Loader:
             yield Batch(*(part if device is None else part.to(device) for part in parts))
 
 
-def steps_of(values: Tensor, lengths: Tensor, index: np.ndarray, at_once: int = 1 << 20) -> Iterator[Tensor]:
+def steps_of(values: Tensor, lengths: Tensor, index: np.ndarray, at_once: int) -> Iterator[Tensor]:
     """The steps of some rows of a packed store [steps of all rows, …], in blocks."""
     ends = lengths.numpy().cumsum()
     chosen = np.zeros(len(ends), bool)

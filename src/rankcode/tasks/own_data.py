@@ -17,11 +17,12 @@ import torch
 
 from rankcode.data.feature_cache import is_cache
 from rankcode.data.series import ARRAYS, Columns, Layout, Options, series_of
-from rankcode.data.series_files import FORMATS, is_series, read_series
+from rankcode.data.series_files import FORMATS, is_series, read_series, shards_of
 from rankcode.data.sound_files import folders, sound_files
 from rankcode.data.sources import BadData, Packed
 from rankcode.front_ends import FrontEnd
 from rankcode.tasks.series_collection import SeriesCollection
+from rankcode.tasks.sharded_series import read_shards
 from rankcode.tasks.sound_collection import NOISE, SoundCollection
 from rankcode.tasks.splits import Splits
 
@@ -34,8 +35,8 @@ class OwnData(Splits[Packed]):
     """Data of your own."""
 
     path: str
-    """A .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, a folder of such, or a folder with a folder of sound files
-    for each class."""
+    """A .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, a folder of such or a .txt that lists them, or a folder
+    with a folder of sound files for each class."""
     validation_share: float = 0.2
     """Share of the training rows of each class used for validation, if the data has no validation split."""
     test_share: float = 0.2
@@ -83,7 +84,7 @@ class OwnData(Splits[Packed]):
             for split, arrays in given.items()
             if arrays is not None
         }
-        object.__setattr__(task, "collection", task._checked(SeriesCollection(found, left_out)))
+        object.__setattr__(task, "collection", task._checked(SeriesCollection.of(found, left_out)))
         return task
 
     @cached_property
@@ -226,8 +227,10 @@ def read_collection(
     if is_cache(path) or (path.is_dir() and any(True for each in folders(path) for _ in sound_files(each))):
         skip_bad = options.left_out is not None
         return SoundCollection.read(path, context, skip_bad, log_mel=getattr(front_end, "log_mel", None))
+    if shards := shards_of(path):
+        return read_shards(path, shards, options, front_end)
     if is_series(path):
-        return SeriesCollection(read_series(path, options, alone), options.left_out or [], front_end)
+        return SeriesCollection.of(read_series(path, options, alone), options.left_out or [], front_end)
     raise BadData(
         f"{path} is not data that rankcode reads: {', '.join(FORMATS)} files, a folder with one data set of these, or "
         f"a folder that holds a folder of sound files for each class"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
@@ -39,6 +40,7 @@ MANY_ROWS = (
     2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs/compare.md)
 )
 VALIDATION_SHARE = 0.2
+COPIES = 8  # of padded rows in float32, that are in memory at once: mostly in `merged`
 PARALLEL_ROWS = 1000  # for fewer, a second thread or a GPU costs more than it gains, above all on a busy machine
 
 
@@ -172,9 +174,12 @@ def fit_task(
     device: str = "auto",
 ) -> SeriesModel:
     """Fit to the training and validation rows of a user's series, and keep the model in a run folder."""
-    parts = [
-        split.take(torch.arange(split.size), "cpu") for split in (task.train, task.validation) if split is not None
-    ]
+    splits = [split for split in (task.train, task.validation) if split is not None]
+    size = sum(split.size for split in splits) * max(int(split.lengths.max()) for split in splits)
+    needed = COPIES * 4 * size * task.input_shape[0]
+    if needed > physical_memory():
+        raise BadData(f"{task.path}: fitted at once, it takes about {needed / 1e9:.0f} GB: use model=recurrent")
+    parts = [split.take(torch.arange(split.size), "cpu") for split in splits]
     steps = max(part.inputs.shape[1] for part in parts)
     values = torch.cat([F.pad(part.inputs, (0, 0, 0, steps - part.inputs.shape[1])) for part in parts])
     lengths = torch.cat([part.lengths for part in parts if part.lengths is not None])
@@ -194,6 +199,14 @@ def fit_task(
             run.discard_if_new()
             raise
     return found
+
+
+def physical_memory() -> float:
+    """Of this machine in bytes; infinite where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # on Windows
+        return float("inf")
 
 
 class _Shape:
