@@ -23,6 +23,7 @@ from rankcode.cli.main import parsed
         ("--over learning-rate=1e-2..1e-4", ("learning-rate", "0.01..0.0001")),
         ("--over learning-rate=1e-4..1e-2 --search grid", ("a grid needs values",)),
         ("--over beta=0,1 --beta 2", ("beta is given twice",)),
+        ("--over beta=0,1 hidden-size=4 beta=2", ("--over: beta is given twice",)),
         ("--over beta=0,1 --hours 0", ("--hours 0 must be above 0",)),
         ("--over test-share=0.1,0.2", ("'test-share' is not an option of a run",)),
         ("--over beta=0,1 --accuracy 0.9", ("there is no option --accuracy",)),

@@ -6,15 +6,16 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import CycloptsError, Parameter, convert
 
 from rankcode.cli.main import parsed
 from rankcode.cli.messages import as_flags, say, say_left_out, suggestion
 from rankcode.cli.options import SWEEP
-from rankcode.cli.train import Train
+from rankcode.cli.train import Train, TrainingOptions
 from rankcode.metrics import THRESHOLDS
 from rankcode.sweeps.plan import OPTIONS, Search
 from rankcode.sweeps.sweep import results_of, run_sweep
@@ -77,7 +78,11 @@ class Sweep(Train):
         given.pop("resume", None)  # a sweep is always resumed
         plain = Train(self.task).network_options()
         given |= {name: value for name, value in self.network_options().items() if value != plain[name]}
-        over = dict(self._over())
+        over: dict[str, Any] = {}
+        for name, values in self._over():
+            if name in over:
+                raise ValueError(f"--over: {name.replace('_', '-')} is given twice")
+            over[name] = values
         task = self.named_task()
         if hasattr(task, "summary"):
             say(task.summary(), file=sys.stderr)
@@ -107,6 +112,9 @@ class Sweep(Train):
 
     def _read(self, name: str, text: str) -> Any:
         """A value of an option, as rankcode train reads it."""
+        hints = get_type_hints(Train, include_extras=True) | get_type_hints(TrainingOptions, include_extras=True)
+        with suppress(CycloptsError):  # which does not name the option
+            return convert(hints[name], [text])
         train = parsed(["train", self.task, f"--{name.replace('_', '-')}={text}"])
         return getattr(train.training if hasattr(train.training, name) else train, name)
 
