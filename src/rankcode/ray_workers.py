@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import socket
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 TEMPORARY = "rankcode-ray-"  # how the folder for Ray's sockets and logs begins, in the system's temporary folder
 OBJECT_STORE = 100 * 2**20  # bytes; little passes through it, and Ray takes at least 75 MiB
+CONNECT_SECONDS = 10  # to reach a cluster
 MAX_FAILED_STARTS = 5  # of workers: then something is wrong with all of them
 
 
@@ -87,8 +89,11 @@ class RayWorkers:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that it will be the default
         if self.address is not None:
             try:
+                host, _, port = self.address.rpartition(":")
+                if port.isdigit() and "/" not in host:  # Ray would try for minutes
+                    socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
                 self.ray.init(address=self.address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except (OSError, OverflowError, RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 token = "if it asks for a token, set RAY_AUTH_TOKEN"
                 raise ConnectionError(f"no Ray cluster answers at {self.address}: {reason}; {token}") from None
