@@ -35,6 +35,8 @@ def test_a_range_above_zero_is_log_uniform():
     assert abs(np.mean([value < 1e-3 for value in drawn]) - 0.5) < 0.04
     uniform = [Range(0, 0.4).draw(random) for _ in range(2000)]
     assert abs(np.mean(uniform) - 0.2) < 0.01 and min(uniform) >= 0 and max(uniform) <= 0.4
+    assert all(value == float(f"{value:.4g}") for value in drawn)  # as one can read it
+    assert {Range(0.50004, 0.50006).draw(random) for _ in range(9)} <= {0.50004, 0.50006}
     whole = [Range(1, 4).draw(random) for _ in range(500)]
     assert set(whole) == {1, 2, 3, 4} and all(isinstance(value, int) for value in whole)
 
@@ -61,6 +63,7 @@ def test_suggestions_approach_the_best_and_depend_on_the_trials_alone():
     for _ in range(25):
         options = next(suggestions(space, trials, seed=0))
         assert options == next(suggestions(space, trials, seed=0))
+        assert options["learning_rate"] == float(f"{options['learning_rate']:.4g}")
         trials.append(Trial(options, value(options)))
     first, last = (np.mean([trial.value for trial in part]) for part in (trials[:8], trials[-8:]))
     assert last > first + 0.3

@@ -12,7 +12,7 @@ from rankcode.saving.run_folder import RunFolder
 from rankcode.sweeps.sweep_folder import SweepFolder
 
 INTERVAL = 1.0  # seconds between two drawings
-COLUMNS = ("done", "accuracy", "steps", "area", "")
+COLUMNS = ("", "done", "accuracy", "steps", "area")
 
 
 class LiveTable:
@@ -35,7 +35,7 @@ class LiveTable:
         if not self.terminal:
             for number in ended:
                 options = ", ".join(f"{name} {value}" for name, value in plan["runs"][number - 1].items())
-                _, accuracy, steps, area, status = self._cells(number, False)
+                status, _, accuracy, steps, area = self._cells(number, False)
                 measured = f": {accuracy} after {steps} steps, area {area}" if area else ""
                 print(
                     f"run {number} of {len(plan['runs'])} ({options}) {status}{measured}", file=sys.stderr, flush=True
@@ -47,13 +47,13 @@ class LiveTable:
     def _draw(self, plan: dict[str, Any], running: list[int]) -> None:
         width, height = shutil.get_terminal_size()
         rows = [(number, self._cells(number, number in running)) for number in range(1, len(plan["runs"]) + 1)]
-        ended = [row for row in rows if row[1][4] and row[0] not in running]
+        ended = [row for row in rows if row[1][0] and row[0] not in running]
         waiting = len(rows) - len(ended) - len(running)
-        shown = [row for row in rows if row[0] in running] + sorted(ended, key=lambda row: row[1][3], reverse=True)
+        shown = [row for row in rows if row[0] in running] + sorted(ended, key=lambda row: row[1][4], reverse=True)
         names = list(dict.fromkeys(name for options in plan["runs"] for name in options))
-        lines = [["run", *names, *COLUMNS]]
+        lines = [["run", *COLUMNS, *names]]  # options are cut off first
         for number, cells in shown[: height - 4]:
-            lines.append([str(number), *(f"{plan['runs'][number - 1].get(name, '')}" for name in names), *cells])
+            lines.append([str(number), *cells, *(f"{plan['runs'][number - 1].get(name, '')}" for name in names)])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True))[: width - 1] for line in lines]
         text.append(f"{len(ended)} runs ended, {len(running)} running, {waiting} waiting"[: width - 1])
@@ -68,7 +68,7 @@ class LiveTable:
             self._drawn = 0
 
     def _cells(self, number: int, running: bool) -> tuple[str, str, str, str, str]:
-        """Share done, accuracy and steps on validation data at the last record, area, and how the run stands."""
+        """How the run stands, share done, accuracy and steps on validation data at the last record, and area."""
         result = None if running else self.folder.result(number)
         run = RunFolder(self.folder.run(number))
         begun = run.config_file.exists() and (running or result is not None)
@@ -81,4 +81,4 @@ class LiveTable:
         )
         area = f"{result['validation']['area']:.4f}" if result is not None and "validation" in result else ""
         status = "running" if running else "" if result is None else result["status"]
-        return done, accuracy, steps, area, status
+        return status, done, accuracy, steps, area

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+DIGITS = 4  # of numbers that are drawn from a range
 MAX_TRIES = 100  # draws without a new combination: then there is probably none left
 
 
@@ -41,7 +42,11 @@ class Range:
             value = math.exp(random.uniform(math.log(self.low), math.log(high)))
         else:
             value = random.uniform(self.low, high)
-        return min(math.floor(value), self.high) if self.whole else min(max(value, self.low), self.high)
+        return min(math.floor(value), self.high) if self.whole else self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        """With as many digits as one can read: more make no difference to a run. Whole numbers stay what they are."""
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high) if not self.whole else value
 
 
 Space = dict[str, "list[Any] | Range"]
@@ -132,4 +137,8 @@ def suggestions(space: Space, trials: list[Trial], seed: int) -> Iterator[dict[s
         state = TrialState.RUNNING if value is None else TrialState.COMPLETE
         study.add_trial(create_trial(params=options, distributions=distributions, value=value, state=state))
     for _ in range(MAX_TRIES):
-        yield study.ask(distributions).params
+        params = study.ask(distributions).params
+        yield {
+            name: values.rounded(params[name]) if isinstance(values, Range) else params[name]
+            for name, values in space.items()
+        }
