@@ -48,7 +48,7 @@ class LiveTable:
         width, height = shutil.get_terminal_size()
         rows = [(number, self._cells(number, number in running)) for number in range(1, len(plan["runs"]) + 1)]
         ended = [row for row in rows if row[1][0] and row[0] not in running]
-        waiting = len(rows) - len(ended) - len(running)
+        waiting = max(len(rows), plan.get("wanted", 0)) - len(ended) - len(running)
         shown = [row for row in rows if row[0] in running] + sorted(ended, key=lambda row: row[1][4], reverse=True)
         names = list(dict.fromkeys(name for options in plan["runs"] for name in options))
         lines = [["run", *COLUMNS, *names]]  # options are cut off first
