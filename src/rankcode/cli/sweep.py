@@ -16,6 +16,7 @@ from rankcode.cli.main import parsed
 from rankcode.cli.messages import as_flags, say, say_left_out, suggestion
 from rankcode.cli.options import SWEEP
 from rankcode.cli.train import Train, TrainingOptions
+from rankcode.data.sources import BadData
 from rankcode.metrics import THRESHOLDS
 from rankcode.sweeps.plan import OPTIONS, Search
 from rankcode.sweeps.sweep import results_of, run_sweep
@@ -128,13 +129,17 @@ class Sweep(Train):
         for number, result in results.items():
             if result["status"] == "failed":
                 say(f"  run {number} failed: {as_flags(result['reason'], OPTIONS)}")
+        ended = counts["finished"] + counts["stopped"] + counts["failed"]
+        goes_on = "the same command goes on" if ended < max(len(plan["runs"]), plan.get("wanted", 0)) else ""
         if not front:
-            raise RuntimeError("no run has ended with a network: see the reasons above")
+            raise BadData(f"no run has ended with a network: {goes_on or 'see the reasons above'}")
         say("the front, chosen on validation data, measured on test data:", "  accuracy   steps   run       θ  options")
         for point in front[:: -(-len(front) // MAX_POINTS)]:
             options = " ".join(f"{name.replace('_', '-')}={value}" for name, value in point["options"].items())
             measured = f"{100 * point['test']['accuracy']:6.2f} %  {point['test']['mean_steps']:6.2f}"
             say(f"  {measured}   {point['run']:3}  {point['threshold']:6g}  {options}")
+        if goes_on:
+            say(f"not all runs have ended: {goes_on}")
         name = shlex.quote(str(folder.path))
         say(f"the sweep is in {folder.path}; front.json has all {len(front)} points of the front; try next:")
         say(f"  rankcode tune {name} --accuracy 0.95   # pick a network and its threshold")
