@@ -181,6 +181,13 @@ def test_ctrl_c_during_imports_is_one_line(module):
     assert (process.returncode, said) == (130, ["rankcode: stopped\n"])
 
 
+def test_nothing_that_takes_time_is_imported_before_ctrl_c_is_handled():
+    asked = "import sys; before = set(sys.modules); import rankcode.__main__; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, env=ENVIRONMENT)
+    others = {module for module in done.stdout.split() if not module.startswith("rankcode")}
+    assert others <= {"__future__", "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "warnings"}
+
+
 def test_ctrl_c_stays_ignored_in_the_background():
     ignoring = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv = ['rankcode', '--help']; "
     asked = ignoring + "import rankcode.__main__ as r; r.main(); assert signal.getsignal(2) is signal.SIG_IGN"

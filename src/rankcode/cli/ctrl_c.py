@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+# Without the enums of `signal`, which take most of the time before Ctrl-C is handled.
+import _signal as signal  # pyright: ignore[reportMissingImports]
 import os
-import signal
 
 
 def end(*_: object) -> None:
