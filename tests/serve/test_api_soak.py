@@ -144,7 +144,7 @@ class Soak:
                         number = (number + 1) % len(self.recordings)
                         self.play(client, number)
             except ServiceError as error:
-                expected = error.code == 503 or "there is no service" in str(error)
+                expected = "try again later" in str(error) or "there is no service" in str(error)
                 if not expected and self.part == part and not self.server.killed:
                     self.problems.append(f"honest: {error}")
                 self.lost[str(error)[:40]] += 1

@@ -97,6 +97,20 @@ def messages(draw):
     return chunks, arrives
 
 
+def test_a_refused_connection_has_the_security_headers():
+    async def refused():
+        service = Service(MODEL, Limits(), Access())
+        connection = StreamConnection(service, None, SimpleNamespace(connections=set()), None)
+        transport = Transport()
+        connection.connection_made(transport)
+        connection.data_received(REQUEST.replace(b"localhost", b"other.example"))
+        return transport.written.lower()
+
+    head = asyncio.run(refused())
+    assert head.startswith(b"http/1.1 421")
+    assert b"x-content-type-options: nosniff" in head and b"content-security-policy: default-src 'none'" in head
+
+
 @settings(max_examples=150, deadline=None)
 @given(messages())
 def test_messages_arrive_whole_and_in_order_however_they_are_cut(case):

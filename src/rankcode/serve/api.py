@@ -89,14 +89,15 @@ def http_app(service: Service) -> Any:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Counts and times, in the text format of Prometheus."""
-        worker = service.worker
+        worker, admission = service.worker, service.worker.admission
         gauges = {
             "rankcode_clients": ("WebSocket connections now.", len(service.clients)),
             "rankcode_streams": ("Streams now.", worker.live_streams),
             "rankcode_streams_limit": ("Streams that are possible at once.", service.limits.max_streams),
             "rankcode_paused_clients": ("Clients that are not read from, as they sent too much.", len(service.paused)),
-            "rankcode_lag_average_seconds": ("Moving average of the lag.", worker.lag + worker.loop_lag),
-            "rankcode_overloaded": ("1 while new clients are refused because of the lag.", int(worker.overloaded)),
+            "rankcode_recent_lag_seconds": ("Lag of the last second, without its two latest ticks.", admission.lag),
+            "rankcode_busy_share": ("Share of the time in which streams are read, moving average.", admission.busy),
+            "rankcode_overloaded": ("1 while new streams are refused for these two.", int(admission.overloaded)),
         }
         return PlainTextResponse(service.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 

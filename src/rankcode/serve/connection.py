@@ -20,6 +20,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from rankcode.serve.api import SECURITY_HEADERS
 from rankcode.serve.json_logs import log
 from rankcode.serve.stream_worker import ClientStreams
 from rankcode.serve.wire_format import MAX_STREAM, Close
@@ -180,6 +181,7 @@ class StreamConnection(asyncio.Protocol):
         if refusal is not None:
             self.service.metrics.refused.add(of=refusal.reason)
             response = self.protocol.reject(refusal.status, refusal.text + "\n")
+            response.headers.update(SECURITY_HEADERS)
             if refusal.status == 503:
                 response.headers["Retry-After"] = "1"
         else:

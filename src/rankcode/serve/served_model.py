@@ -65,7 +65,8 @@ class ServedModel:
 
     def items(self, data: Any, dtype: str) -> np.ndarray:
         """Bytes as samples, or as steps."""
-        return np.frombuffer(data, self.dtypes[dtype]).reshape(-1, *(self.step_shape or ()))
+        items = np.frombuffer(data, self.dtypes[dtype])
+        return items.reshape(-1, *self.step_shape) if self.step_shape else items
 
     def description(self) -> dict[str, Any]:
         """What a client has to know, as JSON."""

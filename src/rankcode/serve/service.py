@@ -13,13 +13,15 @@ from rankcode.serve.json_logs import log
 from rankcode.serve.limits import Limits
 from rankcode.serve.metrics import Metrics
 from rankcode.serve.served_model import ServedModel
-from rankcode.serve.stream_worker import LAG_MEMORY, TICK_SECONDS, ClientStreams, Outcome, StreamWorker
+from rankcode.serve.stream_worker import TICK_SECONDS, ClientStreams, Outcome, StreamWorker
 from rankcode.serve.wire_format import PATH, VERSION, Close
 
 if TYPE_CHECKING:
     from rankcode.serve.connection import StreamConnection
 
 SWEEP_SECONDS = 0.5  # between two looks for idle connections
+GATHER_SECONDS = 0.004  # in which messages gather before they are read
+MANY_MESSAGES = 4000  # per second, from which on they do
 
 
 class Service:
@@ -47,7 +49,8 @@ class Service:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.worker.start()
-        self._tasks = [asyncio.create_task(each) for each in (self._resume_paused(), self._close_idle())]
+        always = self._resume_paused(), self._gather(), self._close_idle()
+        self._tasks = [asyncio.create_task(each) for each in always]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -61,7 +64,7 @@ class Service:
             return "stopping"
         if not self.worker.alive:
             return "the streams are not read"
-        if self.worker.overloaded or self.worker.stuck:
+        if self.worker.admission.overloaded or self.worker.stuck:
             return "overload"
         return "capacity" if self.worker.live_streams >= self.limits.max_streams else ""
 
@@ -121,9 +124,21 @@ class Service:
         while True:
             due = time.monotonic() + TICK_SECONDS
             await asyncio.sleep(TICK_SECONDS)
-            self.worker.loop_lag = LAG_MEMORY * self.worker.loop_lag + (1 - LAG_MEMORY) * (time.monotonic() - due)
+            self.worker.loop_lag = time.monotonic() - due
             for connection in list(self.paused):
                 connection.resume()
+
+    async def _gather(self) -> None:
+        """While many messages come, read those of a few milliseconds together: to wake up for each takes longer than
+        to read it, and every time the worker's thread may have to wait for Python's lock."""
+        before, begun, many = 0.0, time.monotonic(), False
+        while True:
+            await asyncio.sleep(0 if many else TICK_SECONDS)  # 0: read what is there
+            count, now = self.metrics.messages.values[""], time.monotonic()
+            many = count - before > MANY_MESSAGES * (now - begun)
+            before, begun = count, now
+            if many:
+                time.sleep(GATHER_SECONDS)
 
     async def _close_idle(self) -> None:
         while True:

@@ -22,6 +22,7 @@ import torch
 
 from rankcode.decision import Decision
 from rankcode.prediction import named_answers
+from rankcode.serve.admission import Admission
 from rankcode.serve.json_logs import log
 from rankcode.serve.limits import Limits
 from rankcode.serve.metrics import Metrics
@@ -32,8 +33,6 @@ from rankcode.streaming import StreamPool
 TICK_SECONDS = 0.02
 MAX_STEPS_PER_TICK = 16  # of one stream, where a step is an item of its data
 MAX_SOUND_PER_TICK = 0.1  # seconds of one stream: five times what comes in real time
-LAG_MEMORY = 0.9  # share of the earlier lag in its moving average: about ten ticks
-MAX_COUNTED_LAG = 3.0  # times the limit: a single long tick is no overload
 MAX_TICK_SECONDS = 1.0  # after which new clients are refused until the tick ends
 WARM_UP_STREAMS = (1, 8, 64)  # at once
 WARM_UP_TICKS = 4  # sound is read from the third on
@@ -86,15 +85,15 @@ class StreamWorker:
         rate = model.sample_rate
         self.items_per_tick = MAX_STEPS_PER_TICK if rate is None else max(1, round(MAX_SOUND_PER_TICK * rate))
         self.inbox: deque[tuple[float, ClientStreams, Any]] = deque()
-        self.lag = 0.0  # seconds, a moving average, from the inbox to the end of the tick
-        self.loop_lag = 0.0  # how late the event loop is, which fills the inbox
-        self.overloaded = False
+        self.admission = Admission(limits.lag_ms / 1000, limits.busy_share)
+        self.loop_lag = 0.0  # seconds that the event loop, which fills the inbox, was late
         self._pool = self._new_pool()
         self._streams: dict[int, LiveStream] = {}  # by id in the pool
         self._active: dict[int, LiveStream] = {}  # those that have data for the pool, or have ended
         self._outcomes: list[Outcome] = []
         self._ticks = 0
         self._begun: float | None = None  # when the tick began that is being computed
+        self._last_end = time.monotonic()  # of the tick before it
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
 
@@ -191,28 +190,18 @@ class StreamWorker:
             else:
                 self._end(client, message)
         self._end_old(begun)
+        lag = 0.0
         if self._active:
             for stream in list(self._active.values()):
                 self._push(stream)
             self._answer(self._pool.tick())
             now = time.monotonic()
+            lag = now - oldest
             self.metrics.tick.add(now - begun)
-            self.metrics.lag.add(now - oldest)
-            counted = min(now - oldest, MAX_COUNTED_LAG * self.limits.lag_ms / 1000)
-            self._set_lag(LAG_MEMORY * self.lag + (1 - LAG_MEMORY) * counted)
-        else:
-            self._set_lag(LAG_MEMORY * self.lag)
-
-    def _set_lag(self, lag: float) -> None:
-        self.lag = lag
-        limit = self.limits.lag_ms / 1000
-        overloaded = lag + self.loop_lag > (
-            0.7 * limit if self.overloaded else limit
-        )  # does not change with every tick
-        if overloaded != self.overloaded:
-            self.overloaded = overloaded
-            event = "overloaded" if overloaded else "no longer overloaded"
-            log(event, lag_ms=round(1000 * lag), loop_lag_ms=round(1000 * self.loop_lag), streams=len(self._streams))
+            self.metrics.lag.add(lag)
+        now = time.monotonic()
+        self.admission.add(lag + self.loop_lag, now - begun, now - self._last_end)
+        self._last_end = now
 
     def _add(self, client: ClientStreams, message: bytes, now: float) -> None:
         """Hand the data of a message to its streams."""
@@ -244,7 +233,7 @@ class StreamWorker:
         if client.attempts > self.limits.streams_per_client:  # each costs time, even one that is refused
             raise ValueError(f"a connection may have {self.limits.streams_per_client} streams at once")
         full = len(self._streams) >= self.limits.max_streams
-        if full or (self.overloaded and len(client.live) >= client.admitted):
+        if full or (self.admission.overloaded and len(client.live) >= client.admitted):
             self.metrics.refused.add(of="stream beyond capacity" if full else "stream in overload")
             self._tell(client, "error", number, error="busy", text="the service is busy: try again later")
             return None
@@ -277,17 +266,16 @@ class StreamWorker:
         """Give the pool as much of the data of a stream as it reads in a tick."""
         model, client = self.model, stream.client
         room = self.items_per_tick * client.item_bytes
-        parts = []
-        while stream.waiting and room:
-            part = stream.waiting.popleft()
-            if len(part) > room:
-                stream.waiting.appendleft(part[room:])
-                part = part[:room]
-            parts.append(part)
-            room -= len(part)
+        parts, size = [], 0
+        while stream.waiting and size < room:
+            parts.append(stream.waiting.popleft())
+            size += len(parts[-1])
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if size > room:
+            stream.waiting.appendleft(data[room:])
+            data = data[:room]
         try:
-            if parts:
-                data = parts[0] if len(parts) == 1 else b"".join(parts)
+            if data:
                 client.read += len(data)
                 items = model.items(data, client.dtype)
                 self._pool.push(stream.id, items)
