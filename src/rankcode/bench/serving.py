@@ -6,8 +6,8 @@ so the number of live streams is constant. Every decision is compared with the o
 recording. A decision's latency is counted from the recording of the last sample that it depends on, so it includes the
 time until that sample's packet was due. The server and the load run on the same machine, in a process each.
 
-The load writes WebSocket frames itself, to sockets that never block: with a client object for each of 500 streams, the
-load would need more time than the server.
+The load writes WebSocket frames itself, to sockets that never block, and masks the packets beforehand: with a client
+object for each of 500 streams, the load would need more time than the server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 from rankcode.data.sound_files import sound_blocks, sound_files
 from rankcode.network import Network
 from rankcode.prediction import Prediction, predict
-from rankcode.serve.wire_format import PATH, record
+from rankcode.serve.wire_format import PATH, RECORD
 
 LIMIT_MS = 100.0  # within which 99 % of the decisions should come
 PACKET_SECONDS = 0.02
@@ -42,6 +42,8 @@ WARM_UP_SECONDS = 2.0
 RECOVERY_SECONDS = 1.0  # after which the server has forgotten that it was busy
 CLIPS = 64  # different recordings
 TOLERANCE = 1e-4  # of probabilities, between a stream and the whole recording
+MASK = 0xA5A5A5A5  # of all frames; with four equal bytes a masked packet can stand anywhere in a message
+MASKED = bytes(byte ^ 0xA5 for byte in range(256))
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Served:
 
 
 class Clip(NamedTuple):
-    """A recording as packets, and the answer to it."""
+    """A recording as packets, masked, and the answer to it."""
 
     packets: list[bytes]
     expected: Prediction
@@ -91,7 +93,7 @@ def make_clips(network: Network, folder: str | None = None) -> list[Clip]:
     size, clips = round(PACKET_SECONDS * rate), []
     for sound in sounds:
         samples = np.clip(np.round(32767 * sound), -32768, 32767).astype("<i2")
-        packets = [samples[begin : begin + size].tobytes() for begin in range(0, len(samples), size)]
+        packets = [samples[at : at + size].tobytes().translate(MASKED) for at in range(0, len(samples), size)]
         clips.append(Clip(packets, predict(network, samples / np.float32(32768))[0]))
     return clips
 
@@ -159,18 +161,21 @@ class _Connection:
         if not head.startswith(b"HTTP/1.1 101"):
             self.error = head.partition(b"\r\n")[0].decode(errors="replace")
         self.socket.setblocking(False)
-        self.send(b'{"type": "start", "dtype": "int16"}', text=True)
+        self.send_text(b'{"type": "start", "dtype": "int16"}')
 
-    def send(self, message: bytes, text: bool = False) -> None:
-        """A frame with the mask 0, which leaves the message as it is."""
-        size, kind = len(message), 0x81 if text else 0x82
+    def send_text(self, message: bytes) -> None:
+        self.send(message.translate(MASKED), 0x81)
+
+    def send(self, masked: bytes, kind: int = 0x82) -> None:
+        """A frame with a message that is masked already."""
+        size = len(masked)
         if size < 126:
-            head = struct.pack(">BB4x", kind, 0x80 | size)
+            head = struct.pack(">BBI", kind, 0x80 | size, MASK)
         elif size < 1 << 16:
-            head = struct.pack(">BBH4x", kind, 0xFE, size)
+            head = struct.pack(">BBHI", kind, 0xFE, size, MASK)
         else:
-            head = struct.pack(">BBQ4x", kind, 0xFF, size)
-        self.flush(head + message)
+            head = struct.pack(">BBQI", kind, 0xFF, size, MASK)
+        self.flush(head + masked)
 
     def flush(self, more: bytes = b"") -> None:
         data = self.unsent + more if self.unsent else more
@@ -191,14 +196,15 @@ class _Connection:
         parts, ended = [], []
         for stream in self.playing.values():
             if stream.next < len(stream.clip.packets):
-                parts.append(record(stream.number, stream.clip.packets[stream.next]))
+                packet = stream.clip.packets[stream.next]
+                parts += (RECORD.pack(stream.number ^ MASK, len(packet) ^ MASK), packet)
             elif stream.next == len(stream.clip.packets):
                 ended.append(stream.number)
             stream.next += 1
         if parts:
             self.send(b"".join(parts))
         for number in ended:
-            self.send(b'{"type": "finish", "stream": %d}' % number, text=True)
+            self.send_text(b'{"type": "finish", "stream": %d}' % number)
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the service has sent."""

@@ -52,7 +52,8 @@ class AudioStreams(InputStreams):
 
     def push(self, row: int, items: np.ndarray) -> None:
         if len(items):
-            self._new.append((row, items.copy()))  # the caller may reuse its buffer before they are read
+            # The caller may reuse its buffer before they are read, unless it is of bytes, which never change.
+            self._new.append((row, items if isinstance(items.base, bytes) else items.copy()))
             self.pushed[row] += len(items)
 
     def finish(self, row: int) -> None:
