@@ -53,3 +53,15 @@ def test_saved_and_loaded_it_is_the_same_and_ready_for_use(tmp_path):
     assert not loaded.training and describe(loaded) == describe(network)
     inputs = torch.rand(5, 10, 1, 8, 8)
     assert torch.equal(rc.decide(loaded, inputs).probabilities, rc.decide(network, inputs).probabilities)
+
+
+def test_many_steps_at_once_are_those_one_by_one():
+    cell = Glimpses((8, 8), 10, channels=8, hidden_size=5).eval()
+    inputs = torch.rand(3, 10, 1, 8, 8)
+    alone = together = cell.initial_state(3)
+    for begin, end in ((0, 1), (1, 4), (4, 10)):
+        for step in range(begin, end):
+            expected, alone = cell(inputs[:, step], alone)
+        found, together = cell.forward_block(inputs[:, begin:end], together)
+        assert torch.allclose(found, expected, atol=1e-6)
+        assert all(torch.allclose(*parts, atol=1e-6) for parts in zip(together, alone, strict=True))

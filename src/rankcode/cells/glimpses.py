@@ -60,3 +60,12 @@ class Glimpses(nn.Module):
         image = state.image + x_t * (1 - state.time).clamp(min=0)
         time = state.time + 1 / self.num_steps
         return self.look(torch.cat([image, time.expand_as(image)], 1)), GlimpsesState(image, time)
+
+    def forward_block(self, inputs: Tensor, state: GlimpsesState) -> tuple[Tensor, GlimpsesState]:
+        """Features after the last of the steps [rows, steps, 1, height, width]: the image is looked at once."""
+        passed = torch.arange(inputs.shape[1], device=inputs.device)[:, None, None, None] / self.num_steps
+        weights = (1 - (state.time[:, None] + passed)).clamp(min=0)  # [rows, steps, 1, 1, 1]
+        earlier = GlimpsesState(
+            state.image + (inputs[:, :-1] * weights[:, :-1]).sum(1), state.time + (inputs.shape[1] - 1) / self.num_steps
+        )
+        return self.forward(inputs[:, -1], earlier)
