@@ -131,11 +131,12 @@ export const TASKS: Record<string, Task> = {
   digits: {
     steps: 10,
     ranked: "digits",
-    conventional: "digits",
+    conventional: "digits-conventional",
     pause: 260,
     about:
       "From the paper: a handwritten digit appears over ten steps, its darkest ink first. Draw one with a finger or the mouse, or take one of ours. The network has seen only digits of the MNIST training set.",
-    conventionalIs: "Here both are the same network: once with its threshold, and once read to the end.",
+    conventionalIs:
+      "Both networks have the same layers. The conventional one was trained on its answer at the end, for 10 epochs, and is read to the end; the rank-coded one until its spike, for 25.",
     names: null,
   },
 };

@@ -44,11 +44,13 @@ NETWORKS = {  # the name of each network in the page, and where it comes from
     "two-sequence-rank-coded": RUNS / "two-sequence-rank-coded-0.95-0",
     "two-sequence-conventional": RUNS / "two-sequence-conventional-0",
     "digits": RUNS / "mnist-own-0",
+    # RANKCODE_DATA=data python -m rankcode.experiments.conventional_digits results/page/digits-conventional.safetensors
+    "digits-conventional": ROOT / "results" / "page" / "digits-conventional.safetensors",
 }
 TASKS = {  # the rank-coded and the conventional network of each task
     "spotting": ("spotting-rank-coded", "spotting-conventional"),
     "two-sequence": ("two-sequence-rank-coded", "two-sequence-conventional"),
-    "digits": ("digits", "digits"),
+    "digits": ("digits", "digits-conventional"),
 }
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 0.998, 0.999)
 TEST_ROWS = 50_000  # sequences that the networks of generated tasks are measured on
