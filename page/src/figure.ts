@@ -154,7 +154,7 @@ export class Figure {
       paint.title(lane.title, boxes[place]);
       lane.overlay?.(paint, boxes[place]);
     });
-    for (const spike of view.spikes) this.flag(paint, spike, under(spike)[0]);
+    for (const spike of view.spikes) this.flag(paint, spike, under(spike)[0], view.lanes[0].title);
     if (view.cursor !== null) {
       const x = paint.x(view.cursor);
       paint.straight(x, all.top, x, all.top + all.height, "ink", 1);
@@ -206,15 +206,17 @@ export class Figure {
     paint.straight(x, first.top - (spike.lanes ? 0 : 6), x, last.top + last.height, "spike", 2);
   }
 
-  /** When it was, above the first lane, or in a later one beside the line, where no title is. */
-  private flag(paint: Painter, spike: Spike, first: Box): void {
+  /** When it was, above the first lane and after its title, or in a later one beside the line, where no title is. */
+  private flag(paint: Painter, spike: Spike, first: Box, title: string): void {
     const { context } = paint;
     const [x, right] = [paint.x(spike.at), first.left + first.width];
+    context.font = FONT;
+    const free = first.left + context.measureText(title).width + 8;
     context.font = `600 ${FONT}`;
     const width = context.measureText(spike.text).width + 14;
     const above = !spike.lanes;
     const beside = x + 8 + width < right ? x + 8 : x - 8 - width;
-    const left = above ? Math.min(Math.max(x - width / 2, first.left), right - width + MARGIN.right) : beside;
+    const left = above ? Math.min(Math.max(x - width / 2, free), right - width + MARGIN.right) : beside;
     const top = above ? first.top - 20 : first.top + 6;
     context.fillStyle = paint.color("spike");
     context.beginPath();

@@ -312,7 +312,7 @@ export class SoundView {
         ticks: this.length > 2500 ? 1000 : this.length > 400 ? 200 : 50,
         lanes: [
           waveLane("the sound", this.samples, rate),
-          heatLane("what it reads: the loudness of each pitch", this.frames, 10),
+          heatLane("what it reads: the loudness of each pitch", this.frames, model ? (1000 * this.sound.hop) / rate : 0),
           curvesLane("how sure it is of each word", 130, {
             names: model?.about.labels ?? [],
             values: reading?.probabilities ?? [],

@@ -45,6 +45,21 @@ def test_a_word_is_recognised_while_it_is_played(browser, url, speech, tmp_path)
             assert f"{answer[1]} of {total} steps" in page.inner_text(SPEECH)
 
 
+def test_the_log_mel_picture_goes_as_far_as_the_answer(page, speech, tmp_path):
+    noise = (3000 * np.random.default_rng(0).standard_normal(16_000)).astype(np.int16)  # loud at every pitch
+    choose(page, stored(tmp_path / "noise.wav", noise))
+    heard = int(shown(page)[2])
+    drawn = """(canvas, share) => {
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        const [x, y] = [6 + share * (canvas.clientWidth - 16), 148].map((at) => Math.round(at * devicePixelRatio));
+        return [...copy.getImageData(x, y, 1, 1).data].slice(0, 3);
+    }"""
+    figure = page.locator(f"{SPEECH} [data-part=figure]")
+    empty, early, late = (figure.evaluate(drawn, at / 1000) for at in (heard + 100, 0.2 * heard, heard - 30))
+    assert np.abs(np.subtract(early, late)).max() < 60 < np.abs(np.subtract(late, empty)).max()
+
+
 def test_other_formats_and_sample_rates(page, speech, tmp_path):
     soundfile, soxr = pytest.importorskip("soundfile"), pytest.importorskip("soxr")
     samples = as_float(sound(seed=1))
