@@ -109,8 +109,8 @@ def serve(service: Service, host: str, port: int, started: Callable[[int], None]
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep what a tick frees for the next one. By default it returns it to the system, whose 2,000
-    page faults a tick, with 500 streams, take a fifth of the tick's time."""
+    """Let the C library keep what a tick frees for the next one. By default it may return it to the system:
+    up to 2,000 page faults in a tick of 500 streams, which took a fifth of its processor time."""
     with suppress(AttributeError, OSError):  # another C library than glibc
         mallopt = ctypes.CDLL(None).mallopt
         for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
