@@ -76,9 +76,9 @@ class Train:
     """Train a network on a task, or on your own data, and keep the run in a folder.
 
     Tasks: spotting, two-sequence, temporal-digits, temporal-mnist, speech-commands.
-    Your own data: a .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, or a folder with
-    a folder of sound files for each class. Small sets of series are fitted in seconds;
-    with any option of a network or its training, a recurrent network is trained.
+    Your own data: a .csv, .parquet, .npz, .npy, .ts, .tsv or .arff file, a folder of such
+    files of one set, or a folder with a folder of sound files for each class. Small sets
+    of series are fitted in seconds; with any option of a network or its training, a recurrent network is trained.
 
     For example:
 

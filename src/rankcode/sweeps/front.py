@@ -49,8 +49,8 @@ def composite(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return front
 
 
-def write_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Write front.json; its content."""
+def write_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) -> None:
+    """Write front.json."""
     plan, front = folder.plan(), composite(results)
     content: dict[str, Any] = {"task": plan["task"], "chosen on": "validation"}
     for split in ("validation", "test"):
@@ -63,7 +63,6 @@ def write_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) -
         for point in front
     ]
     folder.write_front(content)
-    return content
 
 
 def draw_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) -> None:

@@ -6,11 +6,11 @@ processes of a machine share them. Only names, labels and lengths are kept in th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def _collected(
     path: Path, shards: Sequence[tuple[str, Path]], options: Options, dtype: str, check: bool
 ) -> SeriesCollection:
     settings = {"label": options.label, "layout": options.layout, "channels": options.channels, "dtype": dtype}
-    first = _First(*shards[0], options)
+    first = cache(lambda: _First.read(*shards[0], options))  # not read if all are in the cache
     jobs = [_Shard(split, file, first, dtype, check, settings) for split, file in shards]
     frames = cached(path, dtype, settings, jobs, skip_bad=options.left_out is not None)
     ids = frames.names[frames.names != ""]
@@ -62,21 +62,19 @@ def _collected(
     return SeriesCollection(frames.values, frames.lengths, frames.labels, splits, columns, list(frames.left_out))
 
 
-class _First:
-    """The first shard, which the others resemble. It is read when one of them is read."""
+class _First(NamedTuple):
+    """The first shard, which the others resemble."""
 
-    def __init__(self, split: str, file: Path, options: Options):
-        self.split, self.file, self._given = split, file, options
+    file: Path
+    options: Options  # for the others
+    channels: int
+    columns: Columns | None
 
-    @cached_property
-    def _found(self) -> tuple[Options, int, Columns | None]:
-        left_out = None if self._given.left_out is None else []
-        series = next(iter(read_file(self.file, self.split, self._given._replace(left_out=left_out)).values()))
-        return options_like(series, self._given), series.values.shape[1], series.columns
-
-    options = property(lambda self: self._found[0])
-    channels = property(lambda self: self._found[1])
-    columns = property(lambda self: self._found[2])
+    @classmethod
+    def read(cls, split: str, file: Path, options: Options) -> _First:
+        left_out = None if options.left_out is None else []
+        series = next(iter(read_file(file, split, options._replace(left_out=left_out)).values()))
+        return cls(file, options_like(series, options), series.values.shape[1], series.columns)
 
 
 class _Shard:
@@ -84,41 +82,38 @@ class _Shard:
 
     size = 1
 
-    def __init__(self, split: str, file: Path, first: _First, dtype: str, check: bool, settings: dict[str, Any]):
+    def __init__(
+        self, split: str, file: Path, first: Callable[[], _First], dtype: str, check: bool, settings: dict[str, Any]
+    ):
         self.split, self.file, self.first, self.dtype, self.check = split, file, first, dtype, check
         files = [file, *([label_file(file)] if file.suffix.lower() == ".npy" else [])]
         self.key = key_of(files, str(file), split, settings)
 
     def run(self) -> tuple[np.ndarray, dict[str, Any]]:
-        left_out: list[str] = []
-        given = self.first.options
+        _, options, channels, columns = self.first()
+        left_out = None if options.left_out is None else []
         try:
-            options = given._replace(left_out=None if given.left_out is None else left_out)
-            found = read_file(self.file, self.split, options)
+            found = read_file(self.file, self.split, options._replace(left_out=left_out))
         except NoGoodRow as error:
-            if given.left_out is None:
+            if left_out is None:
                 raise
-            left_out = left_out or [str(error)]
-            found = {}
+            left_out, found = left_out or [str(error)], {}
         steps = [self._steps(series) for series in found.values()]
-        values = steps[0] if len(steps) == 1 else np.concatenate([*steps, np.empty((0, self.first.channels))])
-        columns = self.first.columns
+        values = steps[0] if len(steps) == 1 else np.concatenate([*steps, np.empty((0, channels))])
         kept = [
             [place if place.startswith("id ") else "", label, split, int(length), int(length)]
             for split, series in found.items()
             for place, label, length in zip(series.places, series.labels, series.lengths, strict=True)
         ]
         settings = {"columns": None if columns is None else asdict(columns)}
-        about = {"settings": settings, "recordings": kept, "left_out": left_out}
+        about = {"settings": settings, "recordings": kept, "left_out": left_out or []}
         return np.ascontiguousarray(values, DTYPES[self.dtype]), about
 
     def _steps(self, series: Series) -> np.ndarray:
-        values, first = series.values, self.first
+        values, first = series.values, self.first()
         if values.shape[1] != first.channels:
-            raise BadData(
-                f"{self.file} has {values.shape[1]} channels, and {first.file.name} has {first.channels}: the files "
-                f"of a set must have the same"
-            )
+            there = f"{self.file} has {values.shape[1]} channels, and {first.file.name} has {first.channels}"
+            raise BadData(f"{there}: the files of a set must have the same")
         is_wide = values.dtype == np.float64 and self.dtype == "f32"
         if is_wide and self.check and Standardise.of(in_blocks(as_tensor(values))).needs_float64:
             raise NeedsFloat64
