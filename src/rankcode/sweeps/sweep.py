@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas
 
 MAX_ATTEMPTS = 3  # of a run whose worker dies: it may need more memory than there is
-DRAW_SHARE = 0.05  # of the time at most goes into pictures of the front
+DRAW_SHARE = 0.02  # of the time at most goes into pictures of the front
 
 
 def sweep(
