@@ -140,8 +140,8 @@ def runnable(shape: Shape, device: str) -> Iterator[str]:
 
 
 def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[tuple[Case, Work]]:
-    """Whole sequences with the loss at the end, on a GPU in every precision: PyTorch's own layer in both layouts, or a
-    loop over the steps for cells that PyTorch has no layer for."""
+    """Whole sequences with the loss, or the label, at the end, on a GPU in every precision: PyTorch's own layer in both
+    layouts, or a loop over the steps for cells that PyTorch has no layer for."""
     for rows_first in (True, False):
         layer = _layer(network, rows_first)
         if layer is None:
@@ -149,18 +149,20 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
         x = inputs if rows_first else inputs.transpose(0, 1).contiguous()
         for precision in ("float32", "tf32", "bfloat16") if inputs.is_cuda else ("float32",):
 
-            def train(layer=layer, x=x, rows_first=rows_first, precision=precision):
+            def logits(layer=layer, x=x, rows_first=rows_first) -> Tensor:
+                features = layer(x)[0]
+                return network.readout(features[:, -1] if rows_first else features[-1])
+
+            def train(layer=layer, logits=logits, precision=precision):
                 with products_in(precision, inputs.is_cuda):
-                    features = layer(x)[0]
-                    last = features[:, -1] if rows_first else features[-1]
-                    loss = F.cross_entropy(network.readout(last).float(), labels)
+                    loss = F.cross_entropy(logits().float(), labels)
                 loss.backward()
                 layer.zero_grad()
                 network.zero_grad()
 
-            def infer(layer=layer, x=x, precision=precision):
-                with torch.no_grad(), products_in(precision, x.is_cuda):
-                    layer(x)
+            def infer(logits=logits, precision=precision):
+                with torch.no_grad(), products_in(precision, inputs.is_cuda):
+                    logits().argmax(1)
 
             name = precision if rows_first else f"{precision}, steps first"
             yield Case("training", "all at T", CONVENTIONAL, name), train
@@ -191,14 +193,14 @@ class _Loop(nn.Module):
 def _with_engine(
     network: Network, inputs: Tensor, labels: Tensor, spikes: str, rule: Rule, engine: str, expected: Tensor | None
 ) -> Iterator[tuple[Case, Work]]:
-    lengths = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
+    lengths, objective = torch.full((len(inputs),), inputs.shape[1], device=inputs.device), AtSpike(rule=rule)
     on_gpu = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)
     for precision in on_gpu if inputs.is_cuda else ("float32",):
 
         def train(precision=precision):
             with products_in(precision, inputs.is_cuda):
                 result = run(network, inputs, lengths, rule, "answer", engine, expected)
-                AtSpike(rule=rule).loss(result, labels).backward()
+                objective.loss(result, labels).backward()
             network.zero_grad()
 
         def infer(precision=precision):
