@@ -9,7 +9,6 @@ from torch import nn
 
 import rankcode as rc
 from rankcode.engines import run
-from rankcode.engines.cpu_settings import denormals_flushed
 
 
 def flushed():
@@ -63,10 +62,11 @@ def test_settings_hold_in_the_backward_pass_and_end_with_it(engine):
         with pytest.raises(RuntimeError, match="in a hook"):
             loss.backward()
         assert torch.get_num_threads() == 3 and not flushed()
-        with denormals_flushed():
-            rc.AtSpike(0.9)(network, inputs, labels, engine=engine)
-            assert flushed()  # as it was
+        torch.set_flush_denormal(True)
+        rc.AtSpike(0.9)(network, inputs, labels, engine=engine)
+        assert flushed()  # as it was
     finally:
+        torch.set_flush_denormal(False)
         torch.set_num_threads(before)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rankcode.engines.run import Run
 
@@ -30,10 +32,10 @@ def single_thread_if(small: bool) -> Iterator[None]:
 
 
 @contextmanager
-def without_onednn_if(native: bool) -> Iterator[None]:
+def without_onednn() -> Iterator[None]:
     """Run LSTMs with PyTorch's own kernels instead of oneDNN's. Only in the main thread: the setting is global."""
     mkldnn: Any = torch.backends.mkldnn
-    if not native or not mkldnn.enabled or not _in_main_thread():
+    if not mkldnn.enabled or not _in_main_thread():
         yield
         return
     mkldnn.enabled = False
@@ -43,47 +45,49 @@ def without_onednn_if(native: bool) -> Iterator[None]:
         mkldnn.enabled = True
 
 
-@contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Replace denormal numbers by zero in this thread: with them a CPU is many times as slow. Gradients that fade from
-    step to step, in networks that are sure of their answers, become denormal."""
-    if sys.float_info.min / 2 == 0 or not torch.set_flush_denormal(True):  # flushed already, or not supported
-        yield
-        return
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
+class _Settings:
+    """Denormal numbers are replaced by zero in this thread, and small steps run in one thread, until it is called or
+    deleted. With denormal numbers a CPU is many times as slow, and gradients that fade from step to step, in networks
+    that are sure of their answers, become denormal."""
+
+    def __init__(self, small: bool):
+        self.threads = torch.get_num_threads() if small and _in_main_thread() else 1  # to be set at the end
+        if self.threads > 1:
+            torch.set_num_threads(1)
+        # Not if they are flushed already, or if that is not supported.
+        self.flushes = sys.float_info.min / 2 != 0 and torch.set_flush_denormal(True)
+
+    def __call__(self) -> None:
+        if self.threads > 1:
+            torch.set_num_threads(self.threads)
+        if self.flushes:
+            torch.set_flush_denormal(False)
+        self.threads, self.flushes = 1, False
+
+    __del__ = __call__
 
 
-class _BackwardSettings(torch.autograd.Function):
-    """The identity. Its backward pass, the first of a run, makes settings for all that follow."""
-
-    @staticmethod
-    def forward(ctx, outputs, small):  # type: ignore[override]
-        ctx.small = small
-        return outputs.view_as(outputs)
-
-    @staticmethod
-    def backward(ctx, gradient):  # type: ignore[override]
-        settings = ExitStack()
-        settings.enter_context(single_thread_if(ctx.small))
-        settings.enter_context(denormals_flushed())
-        # Called at the end of the backward pass. If the pass fails, PyTorch drops the callback and with it the
-        # contexts, which are left then.
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(settings.close)
-        return gradient, None
+def _begin_backward(small: bool, gradient: Tensor) -> None:
+    """A hook of the outputs of a run, where its backward pass begins: make settings for all that follows."""
+    # Called at the end of the backward pass. If the pass fails, PyTorch deletes the callback.
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(_Settings(small))
 
 
 def run_with_settings(run: Callable[[], Run], small: bool, native: bool = False) -> Run:
     """Run forward with denormals flushed, in one thread if `small`, without oneDNN if `native`. The backward pass has
     the same settings."""
-    with single_thread_if(small), without_onednn_if(native), denormals_flushed():
+    if native:
+        with without_onednn():
+            return run_with_settings(run, small)
+    settings = _Settings(small)
+    try:
         result = run()
-    if not result.logits.requires_grad:
-        return result
-    return result._replace(logits=_BackwardSettings.apply(result.logits, small))  # type: ignore[arg-type]
+    finally:
+        settings()
+    if result.logits.requires_grad:
+        result.logits.register_hook(partial(_begin_backward, small))
+    return result
 
 
 def is_small(weights: int, rows: int) -> bool:
