@@ -121,3 +121,22 @@ def test_what_is_refused(make, says):
     with pytest.raises(ValueError, match=says) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+class Checked(nn.Linear):
+    """A readout with checkpoints of its class, or as a property."""
+
+    checkpoints = (2, 4)
+
+
+class Computed(nn.Linear):
+    @property
+    def checkpoints(self):
+        return (self.in_features,)
+
+
+def test_checkpoints_are_found_wherever_the_readout_has_them():
+    own = nn.Linear(4, 3)
+    own.checkpoints = (1, 5)
+    for readout, expected in ((Checked(4, 3), (2, 4)), (Computed(4, 3), (4,)), (own, (1, 5)), (nn.Linear(4, 3), None)):
+        assert rc.Network(cells.LSTM(3, 4), 3, readout).checkpoints == expected

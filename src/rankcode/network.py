@@ -73,7 +73,10 @@ class Network(nn.Module):
     @property
     def checkpoints(self) -> tuple[int, ...] | None:
         """The steps at which rows can fire; None: every step."""
-        return getattr(self.readout, "checkpoints", None)
+        readout = self._modules["readout"]
+        if "checkpoints" in readout.__dict__ or hasattr(type(readout), "checkpoints"):
+            return readout.checkpoints  # type: ignore[return-value]
+        return None  # faster than asking the module for what it does not have
 
     def may_fire(self, step: int) -> bool:
         """Whether rows can fire at this step."""
@@ -95,9 +98,9 @@ class Network(nn.Module):
             logits = torch.cat([torch.zeros_like(logits), logits], 1)
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
-    def activate(self, logits: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
-        """(activations, probabilities), each [rows, classes]: the arguments of a rule. `dim` is the class dimension."""
-        probabilities = logits.softmax(dim)
+    def activate(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(activations, probabilities), each [rows, classes]: the arguments of a rule."""
+        probabilities = logits.softmax(-1)
         return (logits if self.activation == "membrane" else probabilities), probabilities
 
 

@@ -19,6 +19,7 @@ A rule may also have:
 - `planted_steps(lengths)`: the step at which each row fires, int64 [rows] on the device of `lengths`, if the rule does
   not depend on the network's output. A step past a row's length means that the row does not fire.
 - `memoryless`: True if the rule has no state. Engines may then call it once for many steps, with a tensor of steps.
+- `stationary`: True if a memoryless rule depends on the activations and probabilities alone, not on the step.
 - `capturable`: True if the rule never changes, so that a CUDA graph can be captured with it.
 - `reads_features`: True if the rule is to be called with a fifth argument, the cell's features [rows, features].
 """
@@ -62,6 +63,10 @@ class _Thresholds(ABC):
     def by_step(self) -> tuple[float, ...]:
         """The threshold of each step; the last one holds for all later steps."""
 
+    @property
+    def stationary(self) -> bool:
+        return len(self.by_step) == 1 and type(self).__call__ is _Thresholds.__call__  # not changed by a subclass
+
     def check(self, activation: str, num_classes: int) -> None:
         if activation == "membrane":
             return
@@ -80,11 +85,13 @@ class _Thresholds(ABC):
         return None
 
     def __call__(self, activations, probabilities, step, state):
-        largest = allowed(activations, self.classes).amax(1)
-        if isinstance(step, Tensor) and len(self.by_step) > 1:
-            column = torch.tensor(self.by_step, dtype=largest.dtype, device=largest.device)
+        largest, by_step = allowed(activations, self.classes).amax(1), self.by_step
+        if len(by_step) == 1:
+            return largest >= by_step[0], state
+        if isinstance(step, Tensor):
+            column = torch.tensor(by_step, dtype=largest.dtype, device=largest.device)
             return largest >= column[step.clamp(max=len(column)) - 1], state
-        return largest >= self.by_step[0 if len(self.by_step) == 1 else min(step, len(self.by_step)) - 1], state
+        return largest >= by_step[min(step, len(by_step)) - 1], state
 
     def table(self, steps: range, num_classes: int) -> Tensor:
         last = len(self.by_step)

@@ -109,7 +109,7 @@ class AtStep:
         (100, [10] * 32 + [40] * 32, [10, 30]),  # half of the rows save more than a block costs
         (100, [39] * 32 + [40] * 32, [40]),  # one step saves less
         (4, [10] * 32 + [40] * 32, [40]),  # rows of a small network save less
-        (400, [40] * 64, [6, 6, 6, 6, 8, 8]),  # the memory of a block is bounded
+        (400, [40] * 64, [14, 13, 13]),  # the memory of a block is bounded
     ],
 )
 def test_blocks_end_where_rows_are_known_to_answer(units, answers, expected, block_steps):
@@ -148,3 +148,19 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 100  # megabytes
+
+
+class Later(rc.Threshold):
+    """A user's threshold that does not hold before the fourth step."""
+
+    def __call__(self, activations, probabilities, step, state):
+        fired, state = super().__call__(activations, probabilities, step, state)
+        return fired & (torch.as_tensor(step) >= 4), state
+
+
+@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+def test_a_subclass_of_a_threshold_is_told_the_step(engine):
+    torch.manual_seed(0)
+    network, inputs = rc.Network(rc.cells.LSTM(4, 5), 3), torch.randn(6, 9, 4)
+    assert rc.decide(network, inputs, rule=Later(0.34), engine=engine).steps.tolist() == [4] * 6
+    assert rc.decide(network, inputs, rule=rc.Threshold(0.34), engine=engine).steps.tolist() < [4] * 6

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+KINDS = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
 MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
 
 
@@ -32,20 +32,20 @@ class GatedLayers(nn.Module):
         lines = self.gates * hidden_size
         for layer in range(num_layers):
             size = input_size if layer == 0 else hidden_size
-            shapes = {"weight_ih": (lines, size), "weight_hh": (lines, hidden_size), "bias_ih": lines, "bias_hh": lines}
-            for kind, shape in shapes.items():
-                self.register_parameter(f"{kind}_l{layer}", nn.Parameter(torch.empty(shape)))
+            for kind, shape in zip(KINDS, ((lines, size), (lines, hidden_size), lines, lines), strict=True):
+                self.register_parameter(f"{kind}{layer}", nn.Parameter(torch.empty(shape)))
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
 
     def zeros(self, batch_size: int) -> Tensor:
-        return next(self.parameters()).new_zeros(batch_size, self.num_layers, self.hidden_size)
+        like = next(iter(self._parameters.values()), None)  # `parameters` takes longer than making zeros
+        like = next(self.parameters()) if like is None else like
+        return like.new_zeros(batch_size, self.num_layers, self.hidden_size)
 
     def weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights of the input and of the hidden state, and the biases of both. Parametrizations (weight_norm, …) apply
-        and are computed at each call."""
-        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        return tuple(getattr(self, f"{kind}_l{layer}") for kind in kinds)  # type: ignore[return-value]
+        """Weights of the input and of the hidden state, and the biases of both. Parametrizations (weight_norm, …)
+        apply and are computed at each call."""
+        return tuple([getattr(self, kind + str(layer)) for kind in KINDS])  # type: ignore[return-value]
 
     def projections(self, layer: int, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The contributions of the input and of the hidden state to the gates, each [rows, gates · hidden_size]."""
@@ -56,13 +56,17 @@ class GatedLayers(nn.Module):
         """All steps [rows, steps, features] with PyTorch's own layers, `torch.lstm` or `torch.gru`: the features after
         every step, and the parts of the state after the last."""
         weights = [part for layer in range(self.num_layers) for part in self.weights(layer)]
-        before = [part.transpose(0, 1).contiguous() for part in state]
+        before = [part.transpose(0, 1) for part in state]
+        if self.num_layers > 1:
+            before = [part.contiguous() for part in before]
         # bias, layers, dropout, train, bidirectional, batch_first
         settings = (True, self.num_layers, 0.0, inputs.is_cuda and torch.is_grad_enabled(), False, False)
-        with warnings.catch_warnings() if inputs.is_cuda else nullcontext():  # entering repeats old warnings
-            if inputs.is_cuda:
-                warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN joins them, a cheap copy
-            found = kernel(inputs.transpose(0, 1), before if len(before) > 1 else before[0], weights, *settings)
+        arguments = (inputs.transpose(0, 1), before if len(before) > 1 else before[0], weights, *settings)
+        if not inputs.is_cuda:
+            return [part.transpose(0, 1) for part in kernel(*arguments)]
+        with warnings.catch_warnings():  # entering repeats old warnings
+            warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN joins them, a cheap copy
+            found = kernel(*arguments)
         return [part.transpose(0, 1) for part in found]
 
     def extra_repr(self) -> str:

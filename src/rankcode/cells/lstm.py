@@ -21,7 +21,8 @@ class LSTM(GatedLayers):
     gates = 4
 
     def initial_state(self, batch_size: int) -> LSTMState:
-        return LSTMState(self.zeros(batch_size), self.zeros(batch_size))
+        zeros = self.zeros(batch_size)
+        return LSTMState(zeros, torch.zeros_like(zeros))
 
     def forward(self, x_t: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         hidden, cell = [], []

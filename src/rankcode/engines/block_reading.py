@@ -6,7 +6,9 @@ reaches neither outputs nor gradients. Time and memory follow the sum of steps r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +20,6 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state
 
-MIN_ROWS_TURNED = 200  # for fewer, a linear layer is as fast either way
 # Readouts of these modules give the same logits each time. A dropout, for example, does not.
 REPEATABLE = {nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid}
 
@@ -59,6 +60,7 @@ def read_in_blocks(
         plan.expect(np.sort(answered), rows)
     # Whether logits with gradients are computed at the end, from the features of the steps that are kept.
     logits_last = planted is not None or (gradients and keep == "answer" and _is_repeatable(network.readout))
+    logits_of = network.logits if gradients and not logits_last else _logits_alone(network, device)
     # The gradient of `unbind` takes linear time, that of indexing in every block quadratic time.
     columns = inputs.unbind(1) if gradients and inputs.requires_grad else None
     live, ends, first = np.arange(rows), answered, 0
@@ -67,8 +69,12 @@ def read_in_blocks(
     entries = []  # of each block: logits (or features, if `logits_last`), row and step
     while True:  # every row answers at its end
         steps_read = ends - first  # or fewer, if the rule fires before
-        block = slice(first, first + plan.steps(first, steps_read))
-        x = inputs[:, block] if columns is None else torch.stack(columns[block], 1)
+        steps = plan.steps(first, steps_read)
+        x = inputs
+        if columns is not None:
+            x = torch.stack(columns[first : first + steps], 1)
+        elif steps < inputs.shape[1]:
+            x = inputs[:, first : first + steps]
         if live.size < rows:
             x = x.index_select(0, here(live))
         if gradients:
@@ -77,16 +83,17 @@ def read_in_blocks(
         features = features.transpose(0, 1)  # [steps, live, …]
         steps, outputs = len(features), features.flatten(0, 1)
         if planted is None:
-            logits = None if logits_last or not gradients else network.logits(outputs)
-            with torch.no_grad():
-                if logits is None:
-                    logits = _logits_alone(network, outputs)
+            if not logits_last:
+                outputs = logits_of(outputs)
+            with torch.no_grad() if gradients else nullcontext():
+                logits = logits_of(outputs) if logits_last else outputs
                 found, rule_state = block_spikes(network, rule, features, logits, first, rule_state)
-            outputs, spikes = outputs if logits_last else logits, found.cpu().numpy()
-            spike = spikes.argmax(0)
-            fires = spikes[spike, np.arange(live.size)] & (spike < steps_read)
-            steps_read = np.where(fires, spike + 1, steps_read)
-            answered[live], fired[live] = first + steps_read, fires
+            spikes = found.cpu().numpy()
+            if spikes.any():
+                spike = spikes.argmax(0)
+                fires = spikes[spike, np.arange(live.size)] & (spike < steps_read)
+                steps_read = np.where(fires, spike + 1, steps_read)
+                answered[live], fired[live] = first + steps_read, fires
         left = steps_read <= steps
         if keep == "read":
             step, place = (np.arange(steps)[:, None] < steps_read).nonzero()
@@ -105,12 +112,16 @@ def read_in_blocks(
             state, rule_state = (
                 map_state(lambda part, at=at: part.index_select(0, at), part) for part in (state, rule_state)
             )
-    parts, row, step = zip(*entries, strict=True)
-    logits, row, step = torch.cat(parts), np.concatenate(row), np.concatenate(step)
+    if len(entries) == 1:
+        logits, row, step = entries[0]
+    else:
+        parts, row, step = zip(*entries, strict=True)
+        logits, row, step = torch.cat(parts), np.concatenate(row), np.concatenate(step)
     if logits_last:
         logits = network.logits(logits)
-    answers, last = logits, (step == answered[row]).nonzero()[0]
+    answers = logits
     if len(entries) > 1 or keep == "read":  # otherwise rows are in order
+        last = (step == answered[row]).nonzero()[0]
         answers = logits.index_select(0, here(last[row[last].argsort()]))
     answered = here(answered)
     decision = decide_rows(network, rule, answers, answered, here(fired))
@@ -119,24 +130,28 @@ def read_in_blocks(
     return Run(decision, logits, here(row), here(step), lengths, keep)
 
 
-def _logits_alone(network: Network, features: Tensor) -> Tensor:
+def _logits_alone(network: Network, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Logits without gradients. For many rows, on a CPU, a linear layer with few outputs takes half the time if its
     outputs have the classes first in memory, which also is what `activate` needs."""
     readout: Any = network.readout
     *before, last = readout if type(readout) is nn.Sequential else (readout,)
+    if device.type != "cpu" or type(last) is not nn.Linear or not 1 < last.out_features == network.outputs:
+        return network.logits
+    weight, bias = last.weight, last.bias
     if (
-        len(features) >= MIN_ROWS_TURNED
-        and features.device.type == "cpu"
-        and type(last) is nn.Linear
-        and last.bias is not None
-        and last.weight.dtype in (torch.float32, torch.float64)
-        and 1 < last.out_features == network.outputs
-        and not any(part._forward_hooks or part._forward_pre_hooks for part in (readout, last))
+        bias is None
+        or weight.dtype not in (torch.float32, torch.float64)
+        or any(part._forward_hooks or part._forward_pre_hooks for part in (readout, last))
     ):
+        return network.logits
+    column = bias[:, None]
+
+    def logits_of(features: Tensor) -> Tensor:
         for layer in before:
             features = layer(features)
-        return torch.addmm(last.bias[:, None], last.weight, features.t()).t()
-    return network.logits(features)
+        return torch.addmm(column, weight, features.t()).t()
+
+    return logits_of
 
 
 def _is_repeatable(readout: nn.Module) -> bool:
@@ -152,7 +167,7 @@ def _finite(x: Tensor, remaining: np.ndarray) -> Tensor:
     if remaining.min() < x.shape[1]:
         past = (np.arange(x.shape[1]) >= remaining[:, None]).ravel().nonzero()[0]
         x = x.flatten(0, 1).index_fill(0, torch.from_numpy(past), 0.0).view(x.shape)
-    if x.detach().sum().isfinite():  # then every value is
+    if math.isfinite(x.detach().sum()):  # then every value is
         return x
     bad = (~x.detach().isfinite()).transpose(0, 1).flatten(1).any(1).nonzero()[:, 0]
     return x[:, : bad[0]] if len(bad) and bad[0] > 0 else x
@@ -165,6 +180,8 @@ def block_spikes(
     [steps · live, classes]."""
     steps, live = features.shape[:2]
     activations, probabilities = activate(network, logits)
+    if getattr(rule, "stationary", False):
+        return rule(activations, probabilities, first + 1, state)[0].view(steps, live), state
     if getattr(rule, "memoryless", False):
         step = torch.from_numpy(np.arange(first + 1, first + steps + 1).repeat(live)).to(logits.device)
         return ask(rule, activations, probabilities, step, state, features.flatten(0, 1))[0].view(steps, live), state

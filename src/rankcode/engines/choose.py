@@ -53,8 +53,6 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if graphs.can_run(network, inputs, rule) is None and not graphs.slower(network, inputs):
             return Choice("graphs", "blocks of steps as CUDA graphs, between which rows that have answered leave")
     if cpu.can_run(network, inputs, rule) is None:
-        if cpu.is_single_block(network, inputs):
-            return Choice("whole", "so little work that leaving out steps saves nothing")
         return Choice("cpu", "blocks of steps, between which rows that have answered leave")
     return Choice("stepwise", "runs any cell on any device")
 

@@ -5,7 +5,9 @@ LSTM and GRU run with PyTorch's own layers.
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,10 +20,10 @@ from rankcode.engines.run import Keep, Run, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
 
-MAX_BLOCK_VALUES = 2**21  # saved by a block; if the memory of a block is too large, it is mapped anew each time
+MAX_BLOCK_VALUES = 2**22  # saved by a block; if the memory of a block is too large, it is mapped anew each time
 MAX_ENDS = 16  # steps at which blocks may end when they are planned
 UNKNOWN_STEPS = 100  # if it is unknown where rows answer, half of them is expected to answer in this many steps
-MAX_SINGLE_BLOCK = 1500  # steps of all rows, which cost more than a block whatever the cell
+_SIZES: WeakKeyDictionary[nn.Module, tuple[int, int]] = WeakKeyDictionary()  # of cells: weights and units
 
 
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
@@ -45,14 +47,6 @@ def run(
     return run_with_settings(reading, small, plan.native)
 
 
-def is_single_block(network: Network, inputs: Tensor) -> bool:
-    """Whether whole sequences take no longer than what surrounds a block: then there is nothing to save."""
-    if len(inputs) * inputs.shape[1] > MAX_SINGLE_BLOCK:
-        return False
-    plan = _Plan(network, inputs)
-    return plan.cost(inputs.shape[1], len(inputs)) < plan.block_cost
-
-
 def _is_faster_without_onednn(cell: nn.Module, inputs: Tensor) -> bool:
     """oneDNN's LSTM always computes the gradient of its inputs, which takes long if these are large."""
     if not isinstance(cell, LSTM) or not torch.is_grad_enabled() or inputs.requires_grad:
@@ -64,19 +58,20 @@ class _Plan:
     """Where blocks of steps end. Costs are nanoseconds of one core of an AMD EPYC; only their ratios matter."""
 
     def __init__(self, network: Network, inputs: Tensor):
-        self.weights, biases, gradients = 0, 0, torch.is_grad_enabled()
-        for part in network.cell.parameters():
-            self.weights += part.numel()
-            biases += part.numel() if part.dim() == 1 else 0
-        units, features = biases // 8, inputs[0, 0].numel()
-        self.native = _is_faster_without_onednn(network.cell, inputs)
-        onednn = isinstance(network.cell, LSTM) and inputs.dtype == torch.float32 and not self.native
+        cell, gradients, features = network.cell, torch.is_grad_enabled(), math.prod(inputs.shape[2:])
+        if (sizes := _SIZES.get(cell)) is None:
+            parts = list(cell.parameters())
+            sizes = sum(part.numel() for part in parts), sum(part.numel() for part in parts if part.dim() == 1) // 8
+            _SIZES[cell] = sizes
+        self.weights, units = sizes
+        self.native = _is_faster_without_onednn(cell, inputs)
+        onednn = isinstance(cell, LSTM) and inputs.dtype == torch.float32 and not self.native
         # Of a block, whatever its size; of a step, whatever the number of rows; of a step of a row.
-        self.block_cost = 250_000 + (1.5 * self.weights if onednn else 0)  # oneDNN lays out the weights in every call
-        self.step_cost = (500 if onednn else 8_000) + 0.012 * self.weights
+        self.block_cost = 350_000 + (1.5 * self.weights if onednn else 0)  # oneDNN lays out the weights in every call
+        self.step_cost = (500 if onednn else 8_000) + 0.03 * self.weights
         self.row_cost = 50 + 0.02 * self.weights + (3 if onednn else 9) * units
         if gradients:
-            self.block_cost, self.step_cost, self.row_cost = 2 * self.block_cost, 3 * self.step_cost, 4 * self.row_cost
+            self.block_cost, self.step_cost, self.row_cost = 2 * self.block_cost, 3 * self.step_cost, 3 * self.row_cost
         self.row_cost += 150  # readout and rule
         self.values = 15 * units + 4 * features if gradients else units + features
         self.ends: list[int] = []  # of the blocks, last one first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -138,8 +139,8 @@ def activate(network: Network, logits: Tensor) -> tuple[Tensor, Tensor]:
     checkpoints, which need few softmaxes, do without it."""
     if logits.is_cuda or network.checkpoints is not None:
         return network.activate(logits)
-    activations, probabilities = network.activate(logits.movedim(-1, 0), dim=0)
-    return activations.movedim(0, -1), probabilities.movedim(0, -1)
+    probabilities = logits.flatten(0, -2).t().softmax(0).t().view(logits.shape)
+    return logits if network.activation == "membrane" else probabilities, probabilities
 
 
 def ask(
@@ -162,8 +163,8 @@ def ask(
 def decide_rows(network: Network, rule: Rule, logits: Tensor, steps: Tensor, fired: Tensor) -> Decision:
     """The Decision of rows that answered with these logits: the label of a row that fired is the largest activation
     among the classes that may fire, that of any other row the largest of all."""
-    with torch.no_grad():
-        activations, probabilities = activate(network, logits.detach())
+    with torch.no_grad() if logits.requires_grad else nullcontext():
+        activations, probabilities = activate(network, logits)
         label = activations.argmax(1)
         if (classes := getattr(rule, "classes", None)) is not None:
             label = torch.where(fired, allowed(activations, classes).argmax(1), label)
