@@ -1,5 +1,7 @@
 """Streams of a pool join, answer and leave at any time; each gives the decision of offline inference."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -48,7 +50,9 @@ def test_decisions_are_those_of_offline_inference(name, data):
     cuts = [data.draw(live.chunks(length)) for length in lengths]
     starts = [data.draw(st.integers(0, 5)) for _ in lengths]
     pool = rc.StreamPool(network, rule, capacity=len(rows))
-    for row, found in zip(rows, answers_of(pool, rows, cuts, starts), strict=True):
+    with patch.object(pool_module, "ROWS_AT_ONCE", data.draw(st.sampled_from((1, 2, 256)))):
+        answers = answers_of(pool, rows, cuts, starts)
+    for row, found in zip(rows, answers, strict=True):
         live.assert_same(found, rc.decide(network, row[None], rule=rule))
         live.assert_same(found, live.streamed(rc.Stream(network, rule), [row]))
 
