@@ -67,7 +67,7 @@ def test_a_listener_fires_where_the_measurement_says(network, tracks):
         part = Track(track.samples[: 20 * RATE])
         listener = rc.Listener(network, threshold=0.8)
         expected = [(each.steps, each.label) for each in listener.push(part.samples)]
-        score = listening.policies()[0].score(outputs_of(network, part))[:, :2]
+        score = listening.policies(2)[0].score(outputs_of(network, part))[:, :2]
         found = detections(lasting(score, DEFAULTS["patience"]), 0.8, DEFAULTS["refractory"])
         heard = [(step, network.label_names[label]) for step, label in found]
         assert [each for each in heard if each[0] <= listener.steps] == expected
@@ -101,7 +101,9 @@ def test_patience_and_refractory_time():
     score[5:9, 0], score[12:30, 1], score[35:39, 1] = 0.9, 0.95, 0.8
     assert detections(lasting(score, 1), 0.85, 1) == [(6, 0), (13, 1)]
     assert detections(lasting(score, 5), 0.7, 1) == [(17, 1)]
-    assert detections(lasting(score, 1), 0.7, 10) == [(6, 0), (36, 1)]
+    assert detections(lasting(score, 1), 0.7, 10) == [(6, 0), (16, 1), (36, 1)]  # the second is still there at step 16
+    score[9:12, 1], score[30:35, 1] = 0.9, 0.9
+    assert detections(lasting(score, 1), 0.7, 1) == [(6, 0), (10, 1)]  # one class after the other, without a gap
 
 
 def test_a_copy_that_starts_anew_in_silence():

@@ -32,15 +32,17 @@ def by_hand(network, inputs, threshold, patience, copies, stagger, warm_up, refr
         part = rc.trace(network, inputs[None, begin : begin + copies * stagger]).activations[0, warm_up:]
         sums[begin + warm_up : begin + warm_up + len(part)] += part
         counts[begin + warm_up : begin + warm_up + len(part)] += 1
-    mean = (sums / counts)[:, keywords]
-    found, lasted, label, last = [], 0, None, -refractory
-    for step, values in enumerate(mean, start=1):
+    found, lasted, label, last, reported = [], 0, None, -refractory, None
+    for step, means in enumerate(sums / counts, start=1):
+        values = means[keywords]
+        if network.activation != "membrane":
+            values = torch.where(values == means.max(), values / (values + means[2]), 0)
         same, label = int(values.argmax()) == label, int(values.argmax())
-        firing_before = lasted >= patience
         lasted = 0 if not values.max() >= threshold else lasted + 1 if same else 1
-        if lasted >= patience and not (firing_before and lasted > 1) and step - last >= refractory:
+        reported = reported if lasted >= patience else None
+        if lasted >= patience and label != reported and step - last >= refractory:
             found.append((network.label_names[keywords[label]], step))
-            last = step
+            last, reported = step, label
     return found
 
 

@@ -23,7 +23,7 @@ from rankcode.engines.run import read_steps
 from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.streaming import Listener
-from rankcode.streaming.listener import NOT_KEYWORDS
+from rankcode.streaming.listener import NOT_KEYWORDS, evidence
 
 THRESHOLDS = (*(each / 100 for each in range(30, 90, 5)), *(each / 200 for each in range(180, 199)), 0.995, 0.998)
 AFTER_SECONDS = 0.5  # after the end of a recording, in which its word may still be detected
@@ -73,22 +73,26 @@ class Point:
         return self.noise_alarms <= MAX_NOISE_ALARMS and self.word_alarms <= MAX_WORD_ALARMS
 
 
-def policies() -> list[Policy]:
-    """That of the Listener first, then those that were tried."""
+def policies(unknown: int | None) -> list[Policy]:
+    """That of the Listener first, then those that were tried. `unknown` is the class of other words."""
+
+    def shares(probabilities: np.ndarray) -> np.ndarray:
+        return evidence(torch.from_numpy(probabilities), unknown).numpy()
 
     def mean_of(first: int, last: int) -> Callable[[Outputs], np.ndarray]:
-        return lambda outputs: outputs.staggered[first:last].mean(0)
+        return lambda outputs: shares(outputs.staggered[first:last].mean(0))
 
     def agreeing(count: int) -> Callable[[Outputs], np.ndarray]:
-        return lambda outputs: np.sort(outputs.staggered, 0)[-count]
+        return lambda outputs: np.sort(shares(outputs.staggered), 0)[-count]
 
     warm, copies, patience = DEFAULTS["warm_up"] // STAGGER, DEFAULTS["copies"], DEFAULTS["patience"]
     found = [Policy("listener", mean_of(warm, copies), count) for count in (patience, 1, 3, 8)]
+    found += [Policy("probability", lambda outputs: outputs.staggered[warm:copies].mean(0), patience)]
     found += [Policy("mean, no warm-up", mean_of(0, copies), patience)]
-    found += [Policy("mean, longer", mean_of(warm, COPIES), count) for count in (8, patience)]
+    found += [Policy("mean, longer", mean_of(warm, COPIES), patience)]
     found += [Policy(f"{count} of {COPIES} copies agree", agreeing(count), patience) for count in (1, 2, 3)]
-    found += [Policy("anew every minute", lambda outputs: outputs.long, count) for count in (1, patience)]
-    return found + [Policy("anew in silence", _from_silence, count) for count in (1, patience)]
+    found += [Policy("anew every minute", lambda outputs: shares(outputs.long), count) for count in (1, patience)]
+    return [*found, Policy("anew in silence", lambda outputs: shares(_from_silence(outputs)), patience)]
 
 
 def _from_silence(outputs: Outputs) -> np.ndarray:
@@ -134,11 +138,17 @@ def lasting(score: np.ndarray, patience: int) -> np.ndarray:
 
 def detections(score: np.ndarray, threshold: float, refractory: int) -> list[tuple[int, int]]:
     """Steps, counted from 1, and classes at which a listener with this lasting score fires."""
-    above = score.max(1) >= threshold
+    labels = np.where(score.max(1) >= threshold, score.argmax(1), -1)  # -1: none
+    begins = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
     found: list[tuple[int, int]] = []
-    for step in np.flatnonzero(above & ~np.r_[False, above[:-1]]).tolist():
-        if not found or step + 1 - found[-1][0] >= refractory:
-            found.append((step + 1, int(score[step].argmax())))
+    last, reported = -refractory, -1
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(labels)], strict=True):
+        label, step = int(labels[begin]), max(begin, last + refractory)
+        if label == -1:
+            reported = -1
+        elif label != reported and step < end:
+            found.append((step + 1, label))
+            last, reported = step, label
     return found
 
 
@@ -151,7 +161,8 @@ def measure_listening(network: Network, tracks: dict[str, Track], chosen: Iterab
     keywords = [label for label, name in enumerate(names) if name not in NOT_KEYWORDS]
     seconds = [network.front_end.heard(torch.tensor([step]), torch.tensor([1 << 40])).item() / 1000 for step in (1, 2)]  # type: ignore[union-attr]
     points = []
-    for policy in chosen or policies():
+    unknown = names.index("unknown") if "unknown" in names else None
+    for policy in chosen or policies(unknown):
         scores = {name: lasting(policy.score(each)[:, keywords], policy.patience) for name, each in outputs.items()}
         for threshold in THRESHOLDS:
             found = {

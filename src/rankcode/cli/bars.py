@@ -28,9 +28,10 @@ class Bars:
         self._time = -math.inf
 
     def draw(self, source: Stream | Listener, now: bool = False) -> None:
-        """Show the probabilities in place of the last ones. `now`: even if the last ones were just drawn."""
-        probabilities = source.probabilities
-        if not self.shown or probabilities is None or not (now or time.monotonic() - self._time >= MIN_SECONDS):
+        """Show what is compared with θ, the probabilities of a stream or the evidence of a listener, in place of the last
+        values. `now`: even if those were just drawn."""
+        values = source.evidence if isinstance(source, Listener) else source.probabilities
+        if not self.shown or values is None or not (now or time.monotonic() - self._time >= MIN_SECONDS):
             return
         thresholds = [math.inf] * len(self.names)
         if hasattr(self.rule, "table"):
@@ -38,8 +39,8 @@ class Bars:
         space = max(map(len, self.names))
         width = max(10, min(MAX_WIDTH, shutil.get_terminal_size().columns - space - 7))
         self._erase()
-        for name, probability, threshold in zip(self.names, probabilities[0].tolist(), thresholds, strict=True):
-            print(f"{name:<{space}} {bar(probability, threshold, width)} {probability:.2f}")
+        for name, value, threshold in zip(self.names, values[0].tolist(), thresholds, strict=True):
+            print(f"{name:<{space}} {bar(value, threshold, width)} {value:.2f}")
         sys.stdout.flush()
         self._drawn, self._time = len(self.names), time.monotonic()
 

@@ -4,7 +4,8 @@ A network that was trained on clips of about a second cannot read for hours: its
 seen. So copies of the network start one after the other, every `stagger` steps, and start anew when each of the others
 has started. All read the same input, as rows of one batch. A copy that has just started knows too little, and one that
 started in the middle of a word hears only the rest of it, so no copy decides alone: the rule reads the mean of their
-probabilities, and has to hold for some time. docs/listening.md describes how this policy and its numbers were chosen.
+probabilities, and has to hold for some time. What tells a keyword from other words is not how probable it is, but how
+probable it is beside "unknown". docs/listening.md describes how this policy and its numbers were chosen.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Detection(NamedTuple):
 class Listener:
     """Finds keywords in endless input, in bounded memory.
 
-    A keyword is detected when its mean probability has been at least `threshold` (θ) for `patience` steps in a row, and
-    the last detection is at least `refractory` steps ago. `keywords` are names of classes; by default all except
-    "unknown" and "silence". Each of `copies` copies of the network reads `copies · stagger` steps; in its first
+    A keyword is detected when its `evidence` has been at least `threshold` (θ) for `patience` steps in a row, and the
+    last detection is at least `refractory` steps ago. `keywords` are names of classes; by default all except "unknown"
+    and "silence". Each of `copies` copies of the network reads `copies · stagger` steps; in its first
     `warm_up` steps it is not counted. The defaults were chosen for the network "speech-commands", with steps of 20 ms.
     `sample_rate`, if given, must be that of the front end: sound is not resampled.
     """
@@ -48,7 +49,7 @@ class Listener:
     def __init__(
         self,
         network: Network,
-        threshold: float = 0.9,
+        threshold: float = 0.965,
         patience: int = 12,
         keywords: Collection[str] | None = None,
         copies: int = 4,
@@ -67,6 +68,7 @@ class Listener:
         self.network, self._inputs = network, LiveInputs(network, 1, sample_rate)
         self.label_names = network.label_names or tuple(map(str, range(network.num_classes)))
         classes = _classes(self.label_names, keywords)
+        self._unknown = self.label_names.index("unknown") if "unknown" in self.label_names else None
         self.rule = Patience(Threshold(threshold, classes), patience)
         check_rule(self.rule, network.activation, network.num_classes)
         self.copies, self.stagger, self.warm_up, self.refractory = copies, stagger, warm_up, refractory
@@ -80,7 +82,9 @@ class Listener:
             self._rule_state = map_state(lambda part: part.to(self._inputs.device), self.rule.initial_state(1))
         self.steps = 0  # read so far
         self.probabilities: Tensor | None = None  # [1, classes], mean after the last step; None before the first
-        self._firing, self._last = False, -self.refractory
+        self.evidence: Tensor | None = None  # [1, classes], from these: what is compared with θ
+        self._reported: int | None = None  # the class that goes on firing
+        self._last = -self.refractory  # step of the last detection
 
     def push(self, inputs: Any) -> list[Detection]:
         """A chunk of any size, as for `Stream`. Returns the keywords that were found in it, in order.
@@ -115,13 +119,16 @@ class Listener:
         activations, self.probabilities = (
             part[counted].mean(0, keepdim=True) for part in network.activate(network.logits(features))
         )
-        before = self._firing
+        self.evidence = evidence(self.probabilities, self._unknown)
+        activations = activations if network.activation == "membrane" else self.evidence
         fired, self._rule_state = self.rule(activations, self.probabilities, self.steps, self._rule_state)
-        self._firing = bool(fired)
-        if before or not self._firing or self.steps - self._last < self.refractory:
+        if not fired:
+            self._reported = None
             return []
-        self._last = self.steps
         label = int(allowed(activations, self.rule.classes).argmax())
+        if label == self._reported or self.steps - self._last < self.refractory:
+            return []
+        self._reported, self._last = label, self.steps
         heard = None
         if network.front_end is not None:
             heard = network.front_end.heard(torch.tensor([self.steps]), torch.tensor([torch.iinfo(torch.int64).max]))
@@ -132,6 +139,16 @@ class Listener:
         """Steps that each copy has read since it started; more than all steps if it has not started."""
         started = self.stagger * torch.arange(self.copies)
         return (self.steps - 1 - started) % (self.copies * self.stagger) + 1
+
+
+def evidence(probabilities: Tensor, unknown: int | None) -> Tensor:
+    """What is compared with θ, for each class: its share of the probability that it has together with the class
+    "unknown", or 0 if it is not the most probable class. Without such a class, its probability."""
+    if unknown is None:
+        return probabilities
+    share = probabilities / (probabilities + probabilities[..., [unknown]])
+    share[..., unknown] = probabilities[..., unknown]
+    return share.where(probabilities == probabilities.amax(-1, keepdim=True), 0.0)
 
 
 def _classes(names: tuple[str, ...], keywords: Collection[str] | None) -> tuple[int, ...]:
