@@ -179,7 +179,7 @@ def plot_listening(points: Sequence[Point]) -> Figure:
     for (policy, patience), curve in curves.items():
         here = [other for other in curves if other[0] == policy]
         style = {
-            "color": (*COLOURS, DARK, GREY)[names.index(policy) % 8],
+            "color": (*COLOURS, DARK, GREY, "tab:brown")[names.index(policy) % 9],
             "ls": styles[here.index((policy, patience)) % 4],
         }
         alarms, recall = [each.word_alarms for each in curve], [each.recall for each in curve]

@@ -28,8 +28,8 @@ class Bars:
         self._time = -math.inf
 
     def draw(self, source: Stream | Listener, now: bool = False) -> None:
-        """Show what is compared with θ, the probabilities of a stream or the evidence of a listener, in place of the last
-        values. `now`: even if those were just drawn."""
+        """Show what is compared with θ, the probabilities of a stream or the evidence of a listener, in place of the
+        last values. `now`: even if those were just drawn."""
         values = source.evidence if isinstance(source, Listener) else source.probabilities
         if not self.shown or values is None or not (now or time.monotonic() - self._time >= MIN_SECONDS):
             return
