@@ -170,7 +170,7 @@ def test_a_negative_beta_is_used_with_a_warning(recwarn):
     assert not recwarn.list
     for kind in (rc.AtSpike, rc.UntilSpike, rc.AtEnd):
         for beta in (-0.1, rc.Switch((0, 0.4), (0.5, -0.1))):
-            with pytest.warns(UserWarning, match="^beta is negative: certain answers are rewarded"):
+            with pytest.warns(UserWarning, match="^beta is negative: it rewards confidence"):
                 assert kind(beta=beta).beta_at(1.0) == -0.1
 
 
