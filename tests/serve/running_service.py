@@ -65,7 +65,7 @@ class Running:
 @contextmanager
 def running(network=None, access=None, **limits):
     """A service of this network, until the block ends. A busy machine does not make it refuse clients."""
-    limits = {"lag_ms": 5000.0, "busy_share": 2.0, **limits}
+    limits = {"lag_ms": 5000.0, **limits}
     service = Service(ServedModel(network or small_network(), "test"), Limits(**limits), access or Access())
     found, ready = [], threading.Event()
 

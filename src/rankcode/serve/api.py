@@ -96,8 +96,7 @@ def http_app(service: Service) -> Any:
             "rankcode_streams_limit": ("Streams that are possible at once.", service.limits.max_streams),
             "rankcode_paused_clients": ("Clients that are not read from, as they sent too much.", len(service.paused)),
             "rankcode_recent_lag_seconds": ("Lag of the last second, without its two latest ticks.", admission.lag),
-            "rankcode_busy_share": ("Share of the time in which streams are read, moving average.", admission.busy),
-            "rankcode_overloaded": ("1 while new streams are refused for these two.", int(admission.overloaded)),
+            "rankcode_overloaded": ("1 while new streams are refused because of the lag.", int(admission.overloaded)),
         }
         return PlainTextResponse(service.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 

@@ -25,8 +25,6 @@ class Limits:
     """A stream that has not answered after so long is ended."""
     lag_ms: float = 50.0
     """While messages wait for longer than this until they have been read, new streams are refused."""
-    busy_share: float = 0.9
-    """While reading the streams takes more than this share of the time, new ones are refused."""
     upload_bytes: int = 10 << 20
     """Largest file."""
     upload_seconds: float = 60.0

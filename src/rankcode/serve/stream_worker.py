@@ -85,7 +85,7 @@ class StreamWorker:
         rate = model.sample_rate
         self.items_per_tick = MAX_STEPS_PER_TICK if rate is None else max(1, round(MAX_SOUND_PER_TICK * rate))
         self.inbox: deque[tuple[float, ClientStreams, Any]] = deque()
-        self.admission = Admission(limits.lag_ms / 1000, limits.busy_share)
+        self.admission = Admission(limits.lag_ms / 1000)
         self.loop_lag = 0.0  # seconds that the event loop, which fills the inbox, was late
         self._pool = self._new_pool()
         self._streams: dict[int, LiveStream] = {}  # by id in the pool
@@ -93,7 +93,6 @@ class StreamWorker:
         self._outcomes: list[Outcome] = []
         self._ticks = 0
         self._begun: float | None = None  # when the tick began that is being computed
-        self._last_end = time.monotonic()  # of the tick before it
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
 
@@ -199,9 +198,7 @@ class StreamWorker:
             lag = now - oldest
             self.metrics.tick.add(now - begun)
             self.metrics.lag.add(lag)
-        now = time.monotonic()
-        self.admission.add(lag + self.loop_lag, now - begun, now - self._last_end)
-        self._last_end = now
+        self.admission.add(lag + self.loop_lag)
 
     def _add(self, client: ClientStreams, message: bytes, now: float) -> None:
         """Hand the data of a message to its streams."""
