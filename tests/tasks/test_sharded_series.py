@@ -99,7 +99,7 @@ def test_a_training_on_shards_is_that_on_one_file(tmp_path, capsys):
 
 def test_series_that_are_too_large_to_be_fitted_at_once(monkeypatch):
     monkeypatch.setattr(series_model, "physical_memory", lambda: 8 * VALUES.nbytes / 2)
-    with pytest.raises(SystemExit, match="shards: fitted at once, it takes about 0 GB: use --model recurrent"):
+    with pytest.raises(SystemExit, match="shards: fitting takes about 0 GB: use --model recurrent"):
         main(["train", sharded("shards/part-{}.npz"), "--no-progress"])
     assert not Path("runs").exists()
 

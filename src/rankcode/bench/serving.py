@@ -37,7 +37,7 @@ from rankcode.serve.wire_format import PATH, RECORD
 
 LIMIT_MS = 100.0  # within which 99 % of the decisions should come
 PACKET_SECONDS = 0.02
-PHASES = 10  # packets of different connections are sent at so many different times
+PHASES = 10  # packets of different connections are sent at this many different times
 WARM_UP_SECONDS = 2.0
 RECOVERY_SECONDS = 1.0  # after which the server has forgotten that it was busy
 CLIPS = 64  # different recordings
@@ -259,7 +259,7 @@ class _Results:
 def measure_serving(
     server: tuple[int, int, int], clips: Sequence[Clip], streams: int, per_connection: int, seconds: float
 ) -> Served:
-    """Play so many streams to the server of `running_server`, after a warm-up."""
+    """Play this many streams to the server of `running_server`, after a warm-up."""
     port, process, capacity = server
     sizes = [per_connection] * (streams // per_connection)
     sizes += [streams % per_connection] if streams % per_connection else []

@@ -30,7 +30,7 @@ MAX_LATE_SECONDS = 2.0  # a measurement that is further behind the clock is give
 
 @dataclass(frozen=True)
 class Streams:
-    """So many live streams for some seconds."""
+    """A number of live streams, measured for some seconds."""
 
     streams: int
     seconds: float
@@ -64,7 +64,7 @@ def sound_front_end() -> Audio:
 
 
 def measure_streams(network: Network, count: int, seconds: float) -> Streams:
-    """Run `count` streams for so many seconds of real time, after a warm-up."""
+    """Run `count` streams for this many seconds of real time, after a warm-up."""
     front_end: Any = network.front_end
     rate, size = front_end.sample_rate, round(PACKET_SECONDS * front_end.sample_rate)
     steps = int(front_end.num_steps(torch.tensor(1 + rate // front_end.log_mel.hop)))  # in a second

@@ -77,7 +77,7 @@ class _Plan:
         self.ends: list[int] = []  # of the blocks, last one first
 
     def cost(self, steps: int, rows: float) -> float:
-        """The cost of the steps of a block if so many rows are expected to be there. Without any, there is no block."""
+        """The cost of the steps of a block if this many rows are expected in it. Without any, there is no block."""
         return steps * (min(1.0, rows) * self.step_cost + rows * self.row_cost)
 
     def expect(self, answers: np.ndarray, rows: int, first: int = 0) -> None:

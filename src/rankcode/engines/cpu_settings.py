@@ -91,7 +91,7 @@ def run_with_settings(run: Callable[[], Run], small: bool, native: bool = False)
 
 
 def is_small(weights: int, rows: int) -> bool:
-    """Whether a step of a cell with so many weights is so small that a second thread does not pay: it waits for the
+    """Whether a step of a cell with this many weights is so small that a second thread does not pay: it waits for the
     first at every step, and if another program keeps its core busy, a training step can take a hundred times as
     long."""
     return rows * weights < MIN_PARALLEL_SIZE

@@ -140,7 +140,7 @@ class _Blocks:
 
 
 class _Block:
-    """So many steps of so many rows, forward and backward."""
+    """A fixed number of steps of a fixed number of rows, forward and backward."""
 
     def __init__(self, blocks: _Blocks, inputs: Tensor, state: State):
         self.blocks, self.network, self.of_inputs = blocks, blocks.network, inputs.requires_grad

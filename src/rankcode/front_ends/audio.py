@@ -197,7 +197,7 @@ class Audio(FrontEnd):
         return (values - mean) / std
 
     def input_blocks(self, row: Tensor, steps: int) -> Iterator[Tensor]:
-        """The inputs of one recording, frames [frames, bands], in blocks of so many steps."""
+        """The inputs of one recording, frames [frames, bands], in blocks of this many steps."""
         for first in range(0, len(row) - 2 * self.context, steps):
             yield self(row[None, first : first + steps + 2 * self.context])[0]
 

@@ -195,7 +195,7 @@ class Queues:
         self.begin[rows] += counts
 
     def _make_room(self, rows: np.ndarray, counts: np.ndarray) -> None:
-        """Move the items of rows without room for so many more to the front, and enlarge the tensor if need be."""
+        """Move the items of rows without room for this many more to the front, and enlarge the tensor if need be."""
         full = self.end[rows] + counts > self._size
         if not full.any():
             return
@@ -208,7 +208,7 @@ class Queues:
         self._grow(int((held + counts).max()))
 
     def _grow(self, needed: int) -> None:
-        """Have room for so many items of a row."""
+        """Have room for this many items of a row."""
         if needed > self._size:
             larger = self._items.new_empty(len(self.end), 2 * needed, *self._items.shape[2:])
             larger[:, : self._size] = self._items
@@ -219,6 +219,6 @@ class Queues:
 
 
 def _stretches(values: np.ndarray, length: int) -> np.ndarray:
-    """Every stretch of so many values, [number, length], without a copy."""
+    """Every stretch of this many values, [number, length], without a copy."""
     shape = (max(0, len(values) - length + 1), length)
     return np.lib.stride_tricks.as_strided(values, shape, values.strides * 2)

@@ -29,7 +29,7 @@ class FrontEnd(Protocol):
 
     A front end may also have:
 
-    - `stream(rows)`: returns `rankcode.front_ends.InputStreams` for so many live rows. Networks with a front end that
+    - `stream(rows)`: returns `rankcode.front_ends.InputStreams` for this many live rows. Networks with a front end that
       does not have it cannot be streamed.
     - `step_module()`: returns a module that makes inputs of raw data one step at a time, like a cell, with
       `forward(x, state) -> (inputs, state)` and `initial_state(rows)`, all zeros. It has `input_shape` and `dtype`, of
@@ -38,7 +38,7 @@ class FrontEnd(Protocol):
     - `sample_rate`: of the sound that it reads, in Hz.
     - `shown(stored)`: what a picture of stored rows shows, [rows, length, …], if that is not the inputs. The last entry
       is that of the last step.
-    - `input_blocks(row, steps)`: the inputs of one stored row in blocks of so many steps, [1, steps, features…]. A
+    - `input_blocks(row, steps)`: the inputs of one stored row in blocks of this many steps, [1, steps, features…]. A
       front end whose inputs take more memory than what it stores needs it to read rows of any length.
     """
 
@@ -88,7 +88,7 @@ class FrontEnd(Protocol):
         return StoredRow(row[:, None] if row.dim() == 1 else row, len(row))
 
     def heard(self, steps: Tensor, sizes: Tensor) -> Tensor | None:
-        """Milliseconds of recordings of these sizes that answers after so many steps depend on; None: not sound."""
+        """Milliseconds of recordings of these sizes that answers after this many steps depend on; None: not sound."""
         return None
 
 

@@ -109,7 +109,7 @@ class Client:
         return array.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes()
 
     def _answer(self, timeout: float) -> Prediction | None:
-        """The answer of the present stream, if it comes within so many seconds."""
+        """The answer of the present stream, if it comes within this many seconds."""
         while True:
             try:
                 message = self._receive(timeout)

@@ -1,7 +1,7 @@
 """A WebSocket connection, as uvicorn's protocol for them.
 
 It stands in the place of uvicorn's own WebSocket protocol, which would pass every message through a queue, a task and
-three layers of ASGI: with 25,000 messages a second that is more than a core. Here what comes in is cut into frames. A
+three layers of ASGI: with 25,000 messages per second that is more than a core. Here what comes in is cut into frames. A
 whole binary message goes straight to the worker's inbox; every other frame goes to `websockets` (its Sans-I/O layer),
 which does the handshake, text, fragments, pings and closing, and judges everything that is wrong.
 """

@@ -293,14 +293,14 @@ def _choose(traces: Traces, wish: Wish, curve: tuple[Point, ...]) -> int:
         fitting = [each for each in members if rates[each] <= wish.false_alarms_per_hour]
         if not fitting:
             raise ValueError(
-                f"{wish.false_alarms_per_hour:g} false alarms an hour cannot be reached: the least is {min(rates):.3g}"
+                f"{wish.false_alarms_per_hour:g} false alarms per hour cannot be reached: the least is {min(rates):.3g}"
             )
         return min(fitting, key=lambda each: curve[each].mean_steps)
     return max(members, key=lambda each: _worth(wish, curve[each]))
 
 
 def wilson(share: float, rows: float, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share that was measured on so many rows."""
+    """Wilson's 95 % interval of a share that was measured on this many rows."""
     centre = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
     half = z / (1 + z**2 / rows) * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
     return max(0.0, centre - half), min(1.0, centre + half)

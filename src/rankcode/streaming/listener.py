@@ -83,7 +83,7 @@ class Listener:
         self.steps = 0  # read so far
         self.probabilities: Tensor | None = None  # [1, classes], mean after the last step; None before the first
         self.evidence: Tensor | None = None  # [1, classes], from these: what is compared with θ
-        self._reported: int | None = None  # the class that goes on firing
+        self._reported: int | None = None  # the class that continues to fire
         self._last = -self.refractory  # step of the last detection
 
     def push(self, inputs: Any) -> list[Detection]:

@@ -148,7 +148,7 @@ class StreamPool:
         return np.where((waiting >= wanted) | self._finished, np.minimum(waiting, wanted), 0)
 
     def _read(self, slots: np.ndarray, steps: int, answers: Answers) -> np.ndarray:
-        """Read so many steps of these streams. Adds the answers, and returns the slots that they came from."""
+        """Read this many steps of these streams. Adds the answers, and returns the slots that they came from."""
         network, at = self.network, self._at(slots)
         inputs, state = self._inputs.take(slots, steps), _rows(self._state, at)
         if self._in_blocks:
@@ -197,7 +197,7 @@ class StreamPool:
             self._release(stream)
 
     def _initial(self, rows: int) -> State:
-        """The states of cell and rule before the first step of so many streams."""
+        """The states of cell and rule before the first step of this many streams."""
         rule_state = map_state(lambda part: part.to(self._inputs.device), self.rule.initial_state(rows))
         return self.network.initial_state(rows), rule_state
 

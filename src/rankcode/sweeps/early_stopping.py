@@ -3,7 +3,7 @@
 Hopeless runs are found by asynchronous successive halving (ASHA, Li et al. 2020). At a ninth and at a third of its
 training, the area under the accuracy–earliness front of a run on validation data (`Curve.area`: the best accuracy
 within a budget of steps, averaged over all budgets) is compared with those of the runs that have been there before it;
-the run goes on only if it is among the best third.
+the run continues only if it is among the best third.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rankcode.network import Network
 from rankcode.saving.run_folder import RunFolder
 from rankcode.sweeps.sweep_folder import SweepFolder
 
-REDUCTION = 3  # one of so many runs goes on
+REDUCTION = 3  # one of this many runs continues
 RUNGS = {"1/9": 1 / 9, "1/3": 1 / 3}  # shares of the training
 
 

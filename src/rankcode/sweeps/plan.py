@@ -26,7 +26,7 @@ Search = Literal["auto", "grid", "random", "bayesian"]
 DEFAULT_RUNS = 20  # where the combinations have no end
 OBJECTIVE_OPTIONS = ("recipe", "objective", "threshold", "beta", "cell")
 OPTIONS = {*NETWORK_OPTIONS, "augment", *(field.name for field in fields(Training))} - {"folder", "resume", "progress"}
-# Settings of `Training` that do not define a run: they may differ when the sweep goes on.
+# Settings of `Training` that do not define a run: they may differ when the sweep is continued.
 WHERE = ("device", "tensorboard")
 
 

@@ -116,7 +116,7 @@ class Trial(NamedTuple):
 def suggestions(space: Space, trials: list[Trial], seed: int) -> Iterator[dict[str, Any]]:
     """Combinations that promise a large value, by Optuna's tree-structured Parzen estimator.
 
-    They depend on the arguments alone, so a sweep that was killed goes on without any state of Optuna.
+    They depend on the arguments alone, so a sweep that was killed continues without any state of Optuna.
     """
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution

@@ -1,7 +1,7 @@
 """`sweep`: trains the runs of a plan side by side, and keeps the composite front up to date.
 
 The folder of the sweep is the only state. A run that has a result is never trained again, one that was cut off is
-continued from its checkpoint, and so the same call goes on after a sweep was killed.
+continued from its checkpoint, and so the same call continues a sweep that was killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def sweep(
 
         frame = rc.sweep("two-sequence", {"beta": [0, 0.1, 0.2], "threshold": [0.95, 0.99]}, folder="runs/sweep")
 
-    - `folder`: where the sweep is kept. The same call goes on with a sweep that was stopped or killed. Default:
+    - `folder`: where the sweep is kept. The same call continues a sweep that was stopped or killed. Default:
       runs/TASK-sweep.
     - `runs`: how many runs at most; `hours`: how long this call may take.
     - `search`: "grid" tries all combinations, "random" some of them, "bayesian" those that promise most, by Optuna.

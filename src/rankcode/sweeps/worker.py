@@ -85,5 +85,5 @@ class _Task:
 def _task(description: str, augment: bool | None, cell: str | None, recipe: str | None) -> _Task:
     described = json.loads(description)
     if augment is not None and "augment" not in described:
-        raise ValueError(f"augment= means nothing for {Path(described.get('path', '')).name or 'this task'}")
+        raise ValueError(f"augment= does not apply to {Path(described.get('path', '')).name or 'this task'}")
     return _Task(read_part(described | ({} if augment is None else {"augment": augment}), TASK_KINDS, "task"))

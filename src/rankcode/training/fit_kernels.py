@@ -2,7 +2,7 @@
 
 The cell, `cells.RandomKernels`, only draws its kernels. At each checkpoint, each of its groups of features gets a ridge
 regression on the labels, whose outputs a scale turns into probabilities; the probabilities of the groups are mixed
-(`readouts.CheckpointReadout`). Penalty, scale and mixture minimise the log-loss of *left-out* predictions: the
+(`readouts.CheckpointReadout`). Penalty, scale and mixture minimise the log-loss of *held-out* predictions: the
 prediction for each row by the regression on all other rows, which needs no further fit. They also show how the network
 does on new data, so stopping rules are fitted to them.
 
@@ -38,7 +38,7 @@ MAX_FLOAT64_ROWS = 200  # for more, float32 is exact enough and twice as fast
 
 class KernelFit(NamedTuple):
     network: Network
-    left_out: Tensor  # [rows, checkpoints, classes]: left-out probabilities, float64
+    left_out: Tensor  # [rows, checkpoints, classes]: held-out probabilities, float64
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
 
 def recipe(name: RecipeName, rows: int | None) -> Recipe:
-    """The recipe for so many training rows; None if they are generated."""
+    """The recipe for this many training rows; None if they are generated."""
     if name == "paper":
         generated = replace(PAPER, learning_rate=0.0003)
         return Recipe("lstm", 125, "at-spike", generated if rows is None else PAPER)

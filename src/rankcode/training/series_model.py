@@ -78,7 +78,7 @@ def fit_series(
     progress: bool = False,
     device: str = "auto",
 ) -> SeriesModel:
-    """Fit a network, which is on the CPU afterwards, and its rule. Without `validation`, kernels use left-out
+    """Fit a network, which is on the CPU afterwards, and its rule. Without `validation`, kernels use held-out
     predictions and a recurrent network sets a fifth of the rows aside."""
     if model not in ("auto", "kernels", "recurrent"):
         raise ValueError(f"model must be auto, kernels or recurrent, not {model!r}")
@@ -178,7 +178,7 @@ def fit_task(
     size = sum(split.size for split in splits) * max(int(split.lengths.max()) for split in splits)
     needed = COPIES * 4 * size * task.input_shape[0]
     if needed > physical_memory():
-        raise BadData(f"{task.path}: fitted at once, it takes about {needed / 1e9:.0f} GB: use model=recurrent")
+        raise BadData(f"{task.path}: fitting takes about {needed / 1e9:.0f} GB: use model=recurrent")
     parts = [split.take(torch.arange(split.size), "cpu") for split in splits]
     steps = max(part.inputs.shape[1] for part in parts)
     values = torch.cat([F.pad(part.inputs, (0, 0, 0, steps - part.inputs.shape[1])) for part in parts])
