@@ -46,7 +46,7 @@ def test_the_search_that_is_chosen():
         ({"learning_rate": [0.1, -1]}, {}, {}, "learning_rate must be a number above 0"),
         ({"learning_rate": "-1..1"}, {}, {"search": "bayesian"}, "learning_rate must be a number above 0"),
         ({"kernel_size": [3]}, {}, {}, "kernel_size is for conv-lstm"),
-        ({"augment": [True]}, {}, {}, "augment= means nothing"),
+        ({"augment": [True]}, {}, {}, "augment= does not apply"),
         ({"beta": [0, 0.1]}, {}, {"search": "grid", "runs": 1}, "the grid has 2 runs"),
         ({"beta": "0..1"}, {}, {"search": "grid"}, "a grid needs values"),
         ({"beta": [0]}, {}, {"search": "best"}, "search must be one of"),
