@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from rankcode import decide
 from rankcode.rules import Never, Threshold
 from rankcode.training import fit_kernels as kernels
-from rankcode.training.fit_kernels import _Regression, features_at, fit_kernels
+from rankcode.training.fit_kernels import _Regression, checkpoints_for, features_at, fit_kernels
 
 
 def problem(rows=24, features=9, classes=3, seed=0):
@@ -61,14 +61,25 @@ def test_it_learns_what_can_be_known_at_each_step_and_knows_how_well():
     inputs, labels = waves(60)
     lengths = torch.full((60,), 60)
     found = fit_kernels(inputs, lengths, labels, 2)
-    assert found.left_out.shape == (60, 40, 2)
+    checkpoints = torch.tensor(found.network.checkpoints)
+    assert found.left_out.shape == (60, len(checkpoints), 2)
     right = (found.left_out.argmax(2) == labels[:, None]).double().mean(0)
-    assert right[:15].mean() < 0.7 and right[-1] > 0.95
+    assert right[checkpoints < 25].mean() < 0.7 and right[-1] > 0.95
     new, new_labels = waves(200, seed=1)
     decision = decide(found.network, new, rule=Never())
     assert (decision.label == new_labels).double().mean() > 0.95
     confidence = float(found.left_out[:, 10].amax(1).mean())
     assert confidence < 0.75  # before the classes differ
+
+
+def test_checkpoints_are_denser_at_the_start_and_end_with_the_row():
+    assert [checkpoints_for(steps) for steps in (1, 5, 39)] == [tuple(range(1, steps + 1)) for steps in (1, 5, 39)]
+    every = torch.tensor(checkpoints_for(800))
+    assert every[0] == 20 and every[-1] == 800
+    assert every.diff().tolist() == [10] * 18 + [20] * 10 + [40] * 10
+    for steps in range(40, 200):  # rounding gives no checkpoint twice
+        found = checkpoints_for(steps)
+        assert list(found) == sorted(set(found)) and found[0] >= 1 and found[-1] == steps
 
 
 def test_the_answer_for_a_row_does_not_depend_on_its_place_in_the_batch():

@@ -24,7 +24,8 @@ from rankcode.progress import Progress
 from rankcode.readouts import CheckpointReadout
 from rankcode.state import map_state
 
-NUM_CHECKPOINTS = 40
+# In eightieths of the longest row. If steps are expensive, answers are early, so checkpoints are denser there.
+CHECKPOINTS = (*range(2, 20), *range(20, 40, 2), *range(40, 81, 4))
 NUM_COUNTS = 6000  # features that count: more gain little
 PENALTIES = torch.logspace(-3.5, 1.5, 11, dtype=torch.float64)  # relative to the mean square of a row's features
 SCALES = torch.logspace(-0.15, 2.08, 22, dtype=torch.float64)  # 0.7 … 120
@@ -60,8 +61,7 @@ def fit_kernels(
     cell = RandomKernels.for_length(inputs.shape[2], steps, num_counts).to(inputs.device)
     generator = torch.Generator().manual_seed(seed)
     cell.draw(inputs, lengths, weights, generator)
-    count = min(steps, NUM_CHECKPOINTS)
-    checkpoints = tuple(round(number * steps / count) for number in range(1, count + 1))
+    checkpoints = checkpoints_for(steps)
     floor = float(1 / (weights.sum() + 1))
     readout = CheckpointReadout(checkpoints, cell.group_sizes, num_classes, floor).to(inputs.device)
     one_hot = F.one_hot(labels, num_classes).double()
@@ -78,7 +78,8 @@ def fit_kernels(
     penalties = PENALTIES[_smoothed(torch.stack(found), 1).argmin(-1).cpu()]  # [searched, groups]
 
     outputs = []  # [groups, rows, classes] at each checkpoint
-    for number, features in enumerate(_watched(features_at(cell, inputs, lengths, checkpoints), count, progress)):
+    every = features_at(cell, inputs, lengths, checkpoints)
+    for number, features in enumerate(_watched(every, len(checkpoints), progress)):
         nearest = min(number // SEARCH_EVERY, len(searched) - 1)
         now = []
         for group, regression in enumerate(_regressions(features, cell, targets, weights)):
@@ -96,6 +97,13 @@ def fit_kernels(
     readout.mixture.copy_(mixture)
     left_out = (parts * mixture[:, :, None, None]).sum(1).transpose(0, 1)
     return KernelFit(Network(cell, num_classes, readout, "softmax"), left_out)
+
+
+def checkpoints_for(steps: int) -> tuple[int, ...]:
+    """Checkpoints for rows of up to so many steps: every step, if these are few."""
+    if steps <= len(CHECKPOINTS):
+        return tuple(range(1, steps + 1))
+    return tuple(sorted({round(place * steps / CHECKPOINTS[-1]) for place in CHECKPOINTS}))
 
 
 def _watched(found: Iterable[Tensor], total: int, enabled: bool) -> Iterator[Tensor]:
