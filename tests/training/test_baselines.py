@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch import nn
 
 from rankcode.data.sources import Batch, Packed
 from rankcode.front_ends import Standardise
@@ -29,7 +30,8 @@ def test_by_hand():
     train = Batch(torch.tensor([[[0.0], [9.0]], [[0.0], [1.0]], [[4.0], [4.0]]]), torch.tensor([0, 1, 2]))
     lengths = torch.tensor([1, 2, 2])  # so that the 9 of the first row is padding
     test = Batch(torch.tensor([[[0.0], [0.4], [0.0]], [[3.0], [3.0], [0.0]]]), torch.tensor([0, 2]))
-    assert nearest_neighbour(train._replace(lengths=lengths), test) == 1.0
+    assert nearest_neighbour(train._replace(lengths=lengths), test._replace(lengths=torch.tensor([1, 2]))) == 1.0
+    assert nearest_neighbour(train._replace(lengths=lengths), test) == 0.5  # the row with the same end is nearer
     assert nearest_neighbour(train, test) == 0.5
     assert nearest_neighbour(train._replace(labels=torch.tensor([0, 1, 0]))) == 1 / 3  # never the row itself
 
@@ -40,3 +42,13 @@ def test_of_many_rows_some_are_compared():
     one_each = torch.ones(rows, dtype=torch.long)
     packed = Packed(5.0 * labels[:, None], torch.arange(rows), one_each, labels, Standardise((0.0,), (1.0,)))
     assert baselines(packed, packed) == {"most common class": 0.5, "nearest neighbour": 1.0}
+
+
+def test_a_short_row_is_not_the_nearest_of_all():
+    torch.manual_seed(0)
+    labels = torch.arange(60) % 3
+    inputs = torch.randn(60, 40, 1) + nn.functional.one_hot(labels, 3)[:, :, None].repeat_interleave(14, 1)[:, :40] * 2
+    lengths = torch.full((60,), 40)
+    whole = nearest_neighbour(Batch(inputs, labels, lengths))
+    lengths[5] = 1
+    assert whole > 0.9 and nearest_neighbour(Batch(inputs, labels, lengths)) >= whole - 2 / 60

@@ -22,11 +22,16 @@ def baselines(train: Packed, test: Packed) -> dict[str, float]:
 
 def nearest_neighbour(train: Batch, test: Batch | None = None) -> float:
     """The accuracy of answering with the class of the nearest training row, by the Euclidean distance of whole rows;
-    without test rows, of the nearest other training row. At most MAX_ROWS rows of each are compared."""
+    without test rows, of the nearest other training row. Where one row has ended and the other has not, values count as
+    different as those of unrelated rows. At most MAX_ROWS rows of each are compared."""
     train = _some_rows(train)
     tried = train if test is None else _some_rows(test)
     steps = max(train.inputs.shape[1], tried.inputs.shape[1])
-    distance = torch.cdist(_flat(tried, steps), _flat(train, steps))
+    (rows, there), (others, others_there) = _flat(tried, steps), _flat(train, steps)
+    unrelated = 2 * others.square().sum() / others_there.sum()
+    shared = there @ others_there.T
+    distance = rows.square() @ others_there.T + there @ others.square().T - 2 * rows @ others.T
+    distance += unrelated * (there.sum(1, keepdim=True) + others_there.sum(1) - 2 * shared)
     if test is None:
         distance.fill_diagonal_(torch.inf)
     return float((train.labels[distance.argmin(1)] == tried.labels).double().mean())
@@ -47,10 +52,11 @@ def _places(rows: int) -> Tensor:
     return torch.linspace(0, rows - 1, min(rows, MAX_ROWS)).long()
 
 
-def _flat(batch: Batch, steps: int) -> Tensor:
-    """[rows, steps · channels], with zeros after the end of a row."""
-    inputs = batch.inputs.float()
+def _flat(batch: Batch, steps: int) -> tuple[Tensor, Tensor]:
+    """The values [rows, steps · channels], with zeros after the end of a row, and ones where it has values."""
+    inputs = batch.inputs.double()
+    real = torch.ones_like(inputs)
     if batch.lengths is not None:
-        real = torch.arange(inputs.shape[1]) < batch.lengths[:, None]
-        inputs = inputs.where(real[:, :, None], 0.0)
-    return F.pad(inputs, (0, 0, 0, steps - inputs.shape[1])).flatten(1)
+        real = real * (torch.arange(inputs.shape[1]) < batch.lengths[:, None])[:, :, None]
+    values = inputs.where(real > 0, 0.0)
+    return tuple(F.pad(part, (0, 0, 0, steps - inputs.shape[1])).flatten(1) for part in (values, real))  # type: ignore[return-value]
