@@ -10,7 +10,7 @@ from torch import nn
 
 import rankcode as rc
 from rankcode.front_ends import Audio, LatencyCode, LogMel, Standardise
-from rankcode.readouts import CheckpointReadout
+from rankcode.readouts import CheckpointReadout, EnsembleReadout
 
 CLASSES = 3
 
@@ -47,6 +47,13 @@ def random_kernels():
     return network_of(cell, readout=CheckpointReadout((1, 3, 4, 9), cell.group_sizes, CLASSES, floor=0.1))
 
 
+def kernels_and_gru():
+    kernels = rc.cells.RandomKernels(3, num_dilations=2, num_biases=1)
+    readouts = CheckpointReadout((1, 3, 4, 9), kernels.group_sizes, CLASSES, floor=0.1), nn.Linear(4, CLASSES)
+    readout = EnsembleReadout(readouts, (*kernels.output_shape, 4))
+    return network_of(rc.cells.Parallel(kernels, rc.cells.GRU(3, 4)), readout=readout)
+
+
 CELLS = {
     "LSTM": lambda: network_of(rc.cells.LSTM(3, 5)),
     "GRU of two layers": lambda: network_of(rc.cells.GRU(3, 4, 2)),
@@ -55,6 +62,7 @@ CELLS = {
     "ConvLIF": lambda: network_of(rc.cells.ConvLIF(1, 2, (4, 3))),
     "Glimpses": lambda: network_of(rc.cells.Glimpses((4, 5), 8, channels=8, hidden_size=6)),
     "RandomKernels": random_kernels,
+    "Parallel": kernels_and_gru,
     "Stack": lambda: network_of(rc.cells.Stack(rc.cells.LSTM(3, 5), rc.cells.GRU(5, 4))),
     "CausalConv": lambda: network_of(
         rc.cells.Stack(rc.cells.CausalConv(3, 6, 3), rc.cells.CausalConv(6, 6, 2, depthwise=True), rc.cells.GRU(6, 4))

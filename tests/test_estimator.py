@@ -15,6 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import rankcode as rc
+from rankcode.training import plan
 
 
 def series(rows=40, steps=50, seed=0, channels=None):
@@ -33,6 +34,19 @@ def series(rows=40, steps=50, seed=0, channels=None):
 def fitted():
     x, y = series()
     return rc.EarlyClassifier(random_state=0).fit(x, y)
+
+
+@pytest.fixture(scope="module")
+def ensemble():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "MIN_UPDATES", 150)
+        patch.setattr(plan, "DEFAULT_EPOCHS", 1)
+        return rc.EarlyClassifier(model="ensemble", random_state=0).fit(*series(80))
+
+
+@pytest.fixture(params=["fitted", "ensemble"])
+def either(request):
+    return request.getfixturevalue(request.param)
 
 
 CHECKS = {check.func.__name__: check for _, check in estimator_checks_generator(rc.EarlyClassifier())}
@@ -61,11 +75,11 @@ def test_it_answers_early_and_right(fitted):
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
-def test_live_rows_get_the_decisions_of_whole_rows(fitted, kind):
+def test_live_rows_get_the_decisions_of_whole_rows(either, kind):
     x = series(30, seed=2)[0].astype(kind)
-    expected = fitted.decide(x)
+    expected = either.decide(x)
     assert len(expected.steps.unique()) > 3
-    stream, pool = fitted.stream(), fitted.pool(capacity=30)
+    stream, pool = either.stream(), either.pool(capacity=30)
     ids, together = [pool.open() for _ in x], {}
     for step, now in enumerate(x.T):
         for row in range(30):
@@ -80,9 +94,18 @@ def test_live_rows_get_the_decisions_of_whole_rows(fitted, kind):
         for found in (alone, together[ids[row]]):
             assert [part.item() for part in found[:3]] == [part[row].item() for part in expected[:3]]
             np.testing.assert_allclose(found.probabilities[0], expected.probabilities[row], rtol=0, atol=1e-6)
-    assert fitted.classes_[alone.label] == fitted.predict(x[-1:])
+    assert either.classes_[alone.label] == either.predict(x[-1:])
     with pytest.raises(NotFittedError):
         rc.EarlyClassifier().stream()
+
+
+def test_an_ensemble_by_name(ensemble):
+    x, y = series(100, seed=1)
+    assert ensemble.model_ == "ensemble" and ensemble.score(x, y) > 0.9 and ensemble.tuning_.rows == 16
+    assert (ensemble.predict_full(x) == y).mean() > 0.95
+    curve = ensemble.tradeoff(x, y)
+    assert curve.accuracy[-1] > 0.95 and curve.mean_steps[0] < curve.mean_steps[-1]
+    assert ensemble.plot(x, y).axes
 
 
 def test_wishes():
@@ -106,16 +129,16 @@ def test_unequal_lengths_and_channels():
     np.testing.assert_array_equal(whole.predict_proba(x), aeon.predict_proba(x.transpose(0, 2, 1)))
 
 
-def test_saved_and_loaded(fitted, tmp_path):
+def test_saved_and_loaded(either, tmp_path):
     x, _ = series(20, seed=2)
-    fitted.save(tmp_path / "model.safetensors")
+    either.save(tmp_path / "model.safetensors")
     loaded = rc.EarlyClassifier.load(tmp_path / "model.safetensors")
-    for one, other in zip(fitted.predict_early(x), loaded.predict_early(x), strict=True):
+    for one, other in zip(either.predict_early(x), loaded.predict_early(x), strict=True):
         np.testing.assert_array_equal(one, other)
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict_proba(x), fitted.predict_proba(x))
+    again = pickle.loads(pickle.dumps(either))
+    np.testing.assert_array_equal(again.predict_proba(x), either.predict_proba(x))
     predicted = rc.predict(rc.load(tmp_path / "model.safetensors"), x)
-    assert [each.label for each in predicted] == fitted.predict(x).tolist()
+    assert [each.label for each in predicted] == either.predict(x).tolist()
 
 
 def test_inside_scikit_learn():

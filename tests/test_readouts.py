@@ -1,11 +1,11 @@
-"""A readout that changes from one checkpoint to the next."""
+"""Readouts that change from one checkpoint to the next, and the mean of several readouts."""
 
 import pytest
 import torch
 
 from rankcode import Network
 from rankcode.cells import RandomKernels
-from rankcode.readouts import CheckpointReadout
+from rankcode.readouts import CheckpointReadout, EnsembleReadout
 
 
 def readout():
@@ -50,3 +50,34 @@ def test_a_network_needs_to_be_told_the_step():
 def test_checkpoints_increase(checkpoints):
     with pytest.raises(ValueError, match="increasing order"):
         CheckpointReadout(checkpoints, (1,), 2)
+
+
+def test_an_ensemble_is_the_weighted_mean_of_log_probabilities():
+    first, second = readout(), torch.nn.Linear(2, 3)
+    features, steps = torch.randn(5, 8), torch.tensor([3, 9, 4, 3, 20])
+    for weights in ((0.5, 0.5), (0.2, 0.7)):
+        made = EnsembleReadout((first, second), (6, 2), weights)
+        assert made.checkpoints == (3, 5, 9)
+        for step in (4, steps):
+            parts = first(features[:, :6], step).softmax(1), second(features[:, 6:]).softmax(1)
+            expected = sum(weight * part.log() for weight, part in zip(weights, parts, strict=True))
+            torch.testing.assert_close(made(features, step), expected)
+    assert EnsembleReadout((first, second), (6, 2)).weights == (0.5, 0.5)
+
+
+def test_one_sigmoid_output_is_two_classes_in_an_ensemble():
+    one, two = torch.nn.Linear(4, 1), torch.nn.Linear(2, 2)
+    features = torch.randn(5, 6)
+    made = EnsembleReadout((one, two), (4, 2))
+    p = one(features[:, :4]).sigmoid()
+    expected = (torch.cat([1 - p, p], 1).log() + two(features[:, 4:]).log_softmax(1)) / 2
+    assert made.checkpoints is None
+    torch.testing.assert_close(made(features), expected)
+
+
+def test_readouts_that_do_not_fit_together_are_refused():
+    with pytest.raises(ValueError, match="different checkpoints"):
+        EnsembleReadout((readout(), CheckpointReadout((2, 4), (2,), 3)), (6, 2))
+    for readouts, sizes, weights in (((), (), None), ((readout(),), (6, 2), None), ((readout(),), (6,), (0.5, 0.5))):
+        with pytest.raises(ValueError, match="every readout needs a number of features and a weight"):
+            EnsembleReadout(readouts, sizes, weights)

@@ -46,7 +46,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
     mean_steps : float, steps that may be read on average, as accurately as possible
     cost_per_step : float, what reading one step costs, where a wrong answer costs 1
     alpha : float, what reading a whole row costs, where a wrong answer costs 1
-    model : "auto", "kernels" (random kernels and ridge regression, for small sets) or "recurrent" (a GRU)
+    model : "auto", "kernels" (random kernels and ridge regression, for small sets), "recurrent" (a GRU) or "ensemble"
+        (the mean of these two)
     class_weight : dict, "balanced" or None
     channels_first : bool, True if arrays are [rows, channels, steps], as in aeon, instead of [rows, steps, channels]
     random_state : int, RandomState or None
@@ -56,7 +57,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
     ----------
     classes_ : the labels
     network_ : the fitted `rankcode.Network`, with its front end and its rule
-    model_ : "kernels" or "recurrent"
+    model_ : "kernels", "recurrent" or "ensemble"
     columns_ : which columns of a frame were read; None for arrays
     tuning_ : what the rule promises on new data: accuracy with an interval, steps, and the whole curve
     baseline_ : accuracies of the majority class and of the nearest neighbour on the training rows

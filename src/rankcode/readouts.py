@@ -1,4 +1,4 @@
-"""Readouts that change from one checkpoint to the next."""
+"""Readouts that change from one checkpoint to the next, and the mean of several readouts."""
 
 from __future__ import annotations
 
@@ -65,3 +65,37 @@ class CheckpointReadout(nn.Module):
             floor = mixed.new_tensor(math.log(self.floor / self.num_classes))
             mixed = torch.logaddexp(mixed + math.log1p(-self.floor), floor)
         return mixed.to(self.weight.dtype)
+
+
+class EnsembleReadout(nn.Module):
+    """The answers of several networks as one, with `cells.Parallel` of their cells.
+
+    Readout k gets the `sizes[k]` features of its own cell. Logits are the sum over readouts of `weights[k]` times the
+    logarithms of their probabilities, by default the mean. Checkpoints are those of the readouts that have them.
+
+    `rankcode.training.ensemble` fits the weights.
+    """
+
+    def __init__(
+        self, readouts: tuple[nn.Module, ...], sizes: tuple[int, ...], weights: tuple[float, ...] | None = None
+    ):
+        super().__init__()
+        self.weights = tuple(weights or [1 / len(readouts) for _ in readouts])
+        if not len(readouts) == len(sizes) == len(self.weights) > 0:
+            given = f"{len(readouts)}, {len(sizes)} and {len(self.weights)}"
+            raise ValueError(f"every readout needs a number of features and a weight, not {given} of them")
+        self.readouts, self.sizes = nn.ModuleList(readouts), tuple(sizes)
+        checkpoints = {each for readout in readouts if (each := getattr(readout, "checkpoints", None)) is not None}
+        if len(checkpoints) > 1:
+            raise ValueError("the readouts have different checkpoints")
+        self.checkpoints = next(iter(checkpoints), None)
+
+    def forward(self, features: Tensor, step: int | Tensor | None = None) -> Tensor:
+        """Logits [rows, classes] of features [rows, features] after this step."""
+        logits = []
+        for readout, part in zip(self.readouts, features.split(self.sizes, 1), strict=True):
+            own = readout(part) if getattr(readout, "checkpoints", None) is None else readout(part, step)
+            if own.shape[1] == 1:  # one sigmoid output
+                own = torch.cat([torch.zeros_like(own), own], 1)
+            logits.append(own.log_softmax(1))
+        return sum(weight * own for weight, own in zip(self.weights, logits, strict=True))  # type: ignore[return-value]

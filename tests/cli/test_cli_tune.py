@@ -47,6 +47,22 @@ def test_the_end_of_a_fit_says_how_good_it_is(tmp_path, capsys):
     says(["train", str(tmp_path / "levels.npz"), "--folder", str(tmp_path / "run")], "holds a run already")
 
 
+def test_an_ensemble_by_name(tmp_path, capsys, few_updates):
+    data, run = two_levels(tmp_path / "levels.npz"), str(tmp_path / "run")
+    main(["train", data, "--model", "ensemble", "--folder", run, "--device", "cpu", "--no-progress"])
+    assert "fitted ensemble to 48 rows" in capsys.readouterr().out
+    main(["tune", run, "--accuracy", "0.9", "--device", "cpu"])
+    assert "from 10 rows" in capsys.readouterr().out
+    main(["evaluate", run, "--device", "cpu", "--json"])
+    assert json.loads(capsys.readouterr().out)["report"]["accuracy"] > 0.9
+    main(["predict", run, data, "--device", "cpu", "--json", "--plot", str(tmp_path / "answers.png")])
+    assert len(capsys.readouterr().out.splitlines()) == 60 and (tmp_path / "answers.png").exists()
+    main(["tradeoff", run, "--device", "cpu"])
+    main(["export", run, "--output", str(tmp_path / "run.onnx")])
+    assert (tmp_path / "run.onnx").exists()
+    says(["train", "two-sequence", "--model", "ensemble"], "--model ensemble is for series", status=2)
+
+
 def test_the_command_line_fits_what_python_fits(fitted):
     task, network = OwnData(str(fitted / "levels.npz")), load(fitted / "run")
     parts = [split.take(torch.arange(split.size), "cpu") for split in (task.train, task.validation)]
@@ -62,8 +78,10 @@ def test_the_command_line_fits_what_python_fits(fitted):
     [
         (["--accuracy", "0.9", "--mean-steps", "3"], "one quantity, not 2: --accuracy, --mean-steps"),
         (["--accuracy", "95"], "between 0 and 1"),
+        (["--model", "recurrent", "--accuracy", "0.9"], "rankcode tune RUN --accuracy"),
         (["--accuracy", "0.9", "--epochs", "3"], "conflicts with options of a recurrent network"),
-        (["--model", "kernels", "--cell", "gru"], "conflicts with options of a recurrent network"),
+        (["--model", "kernels", "--cell", "gru"], "--model kernels conflicts with options of a recurrent network"),
+        (["--model", "ensemble", "--epochs", "3"], "--model ensemble conflicts with options of a recurrent network"),
     ],
 )
 def test_wishes_that_cannot_be(fitted, arguments, message):

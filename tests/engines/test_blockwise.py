@@ -6,7 +6,7 @@ import torch
 from live_networks import FirstFeatures
 from rankcode import FireAt, Network, Never, Patience, Threshold, cells, decide
 from rankcode.engines import ENGINES, choose, run
-from rankcode.readouts import CheckpointReadout
+from rankcode.readouts import CheckpointReadout, EnsembleReadout
 
 
 def network_and_rows(cell_name):
@@ -14,15 +14,19 @@ def network_and_rows(cell_name):
     torch.manual_seed(1)
     inputs = torch.randn(12, 30, 2, generator=generator)
     lengths = torch.tensor([30, 1, 3, 4, 5, 9, 29, 30, 17, 2, 12, 30])
-    if cell_name == "kernels":
+    cell, sizes = cells.GRU(2, 6), (6,)
+    if cell_name != "gru":
         cell = cells.RandomKernels.for_length(2, 30, 300)
         cell.draw(inputs, lengths, torch.ones(12), generator)
         sizes = cell.group_sizes
-    else:
-        cell, sizes = cells.GRU(2, 6), (6,)
     readout = CheckpointReadout((3, 4, 10, 20, 28), sizes, 3)
     with torch.no_grad():
-        readout.weight.normal_(std=0.4 if cell_name == "kernels" else 2.0)
+        readout.weight.normal_(std=2.0 if cell_name == "gru" else 0.4)
+    if cell_name == "both":
+        other = torch.nn.Linear(6, 3)
+        torch.nn.init.normal_(other.weight, std=4.0)
+        readout = EnsembleReadout((readout, other), (*cell.output_shape, 6))
+        cell = cells.Parallel(cell, cells.GRU(2, 6))
     return Network(cell, 3, readout).eval(), inputs, lengths
 
 
@@ -32,7 +36,9 @@ RULES.append(FirstFeatures())
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("case", ["kernels-stepwise", "kernels-blockwise", "gru-stepwise"])
+@pytest.mark.parametrize(
+    "case", ["kernels-stepwise", "kernels-blockwise", "gru-stepwise", "both-stepwise", "both-blockwise"]
+)
 def test_equals_the_reference(case, rule, keep):
     cell_name, engine = case.split("-")
     network, inputs, lengths = network_and_rows(cell_name)
@@ -50,8 +56,9 @@ def test_equals_the_reference(case, rule, keep):
 
 
 def test_the_choice_of_an_engine():
-    network, inputs, _ = network_and_rows("kernels")
-    assert choose(network, inputs, Threshold()).name == "blockwise"
+    for name in ("kernels", "both"):
+        network, inputs, _ = network_and_rows(name)
+        assert choose(network, inputs, Threshold()).name == "blockwise"
     network, inputs, _ = network_and_rows("gru")
     assert choose(network, inputs, Threshold()).name == "stepwise"  # a GRU reads one step at a time
     for name in ("blockwise", "cpu", "whole", "triton"):
@@ -67,3 +74,23 @@ def test_rows_that_have_fired_read_nothing_more():
     poisoned = inputs.masked_fill(later[:, :, None], torch.nan)
     expected = decide(network, inputs, lengths, FireAt(7))
     assert torch.equal(decide(network, poisoned, lengths, FireAt(7)).probabilities, expected.probabilities)
+
+
+@pytest.mark.parametrize("changed", ["a hook", "a subclass"])
+def test_a_cell_whose_forward_alone_is_changed_reads_single_steps(changed):
+    network, inputs, lengths = network_and_rows("both")
+    if changed == "a hook":
+        network.cell.cells[1].register_forward_hook(lambda cell, given, result: (-result[0], result[1]))
+    else:
+        network.cell.cells[1].__class__ = Negative
+    assert choose(network, inputs, Threshold()).name == "stepwise"
+    expected = run(network, inputs, lengths, Never(), engine="reference")
+    torch.testing.assert_close(decide(network, inputs, lengths, Never()).probabilities, expected.decision.probabilities)
+
+
+class Negative(cells.GRU):
+    """A user's own cell, which has inherited how it reads many steps at once."""
+
+    def forward(self, x_t, state):
+        features, state = super().forward(x_t, state)
+        return -features, state

@@ -25,6 +25,7 @@ PAIRS = {  # every cell and every rule
     "ConvLIF": "FireAt",
     "Glimpses": "Never",
     "RandomKernels": "OptimalStopping",
+    "Parallel": "Threshold",
     "Stack": "own rule",
     "CausalConv": "patience with features",
     "own cell": "reads features",

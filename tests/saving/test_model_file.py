@@ -15,6 +15,7 @@ from torch import nn
 
 import rankcode as rc
 from rankcode import cells
+from rankcode.readouts import EnsembleReadout
 from rankcode.saving import files as whole_file
 from rankcode.saving.description import describe
 from rankcode.saving.model_file import metadata
@@ -54,6 +55,14 @@ NETWORKS = {
                 nn.GELU(approximate="tanh"),
                 nn.Linear(4, 5),
             ),
+        ),
+        (3,),
+    ),
+    "ensemble": (
+        lambda: rc.Network(
+            cells.Parallel(cells.GRU(3, 4), cells.Stack(cells.LSTM(3, 6), cells.GRU(6, 2))),
+            2,
+            EnsembleReadout((nn.Linear(4, 1), nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))), (4, 2)),
         ),
         (3,),
     ),

@@ -141,7 +141,7 @@ def test_steps_up_to_a_checkpoint_are_read_at_once(monkeypatch):
 
 def test_a_slot_starts_afresh():
     """What a stream left in its slot, in every state and buffer, does not reach the next one."""
-    for name in ("LSTM", "LIF", "RandomKernels"):
+    for name in ("LSTM", "LIF", "RandomKernels", "Parallel"):
         network = live.NETWORKS[name]
         rule = rc.Patience(rc.Threshold(0.6), 3)
         pool = rc.StreamPool(network, rule, capacity=1)

@@ -17,6 +17,7 @@ from rankcode.cells.glimpses import Glimpses, GlimpsesState
 from rankcode.cells.gru import GRU, GRUState
 from rankcode.cells.lif import LIF, ConvLIF, LIFState
 from rankcode.cells.lstm import LSTM, LSTMState
+from rankcode.cells.parallel import Parallel
 from rankcode.cells.random_kernels import RandomKernels, RandomKernelsState
 from rankcode.cells.stack import Stack
 
@@ -34,6 +35,7 @@ __all__ = [
     "GlimpsesState",
     "LIFState",
     "LSTMState",
+    "Parallel",
     "RandomKernels",
     "RandomKernelsState",
     "Stack",

@@ -92,8 +92,8 @@ class Train:
     """What to learn: the name of a task, or the path of your own data."""
     _: KW_ONLY
     model: Annotated[ModelName, Parameter(group=MOST_USED)] = "auto"
-    """For series: kernels fits a readout to features of random kernels, recurrent trains a recurrent network;
-    auto takes kernels for small sets, and the better of the two on held-out rows for large ones."""
+    """For series: kernels fits a readout to features of random kernels, recurrent trains a recurrent network, ensemble
+    does both; auto takes kernels for small sets, and the best of the three on held-out rows for large ones."""
     accuracy: Annotated[float | None, Parameter(group=MOST_USED)] = None
     """For series: answer as early as possible with this accuracy, such as 0.95."""
     mean_steps: Annotated[float | None, Parameter(group=MOST_USED)] = None
@@ -153,9 +153,12 @@ class Train:
         wished = {"accuracy", "mean_steps", "cost_per_step", "alpha"} & {
             name for name, value in vars(self).items() if value is not None
         }
-        if recurrent and (wished or self.model == "kernels"):
-            option = min(wished, default="model kernels").replace("_", "-")
-            raise ValueError(f"--{option} conflicts with options of a recurrent network: train, then rankcode tune")
+        for_series = wished or self.model in ("kernels", "ensemble")
+        option = min(wished, default=f"model {self.model}").replace("_", "-")
+        if self.model == "recurrent" and wished:
+            raise ValueError(f"--model recurrent takes no --{option}: train, then rankcode tune RUN --{option} …")
+        if recurrent and for_series:
+            raise ValueError(f"--{option} conflicts with options of a recurrent network: leave those out")
         Training(**given).own_device()  # this and a wrong objective are refused before any data is read
         standard_objective(self.recipe, self.objective, self.threshold, self.beta, self.cell)
         task = self.named_task()
@@ -163,8 +166,8 @@ class Train:
             if under_torchrun():
                 raise ValueError("series are fitted by one process: without torchrun, or with --model recurrent")
             return self._fit(task, wish, given)
-        if wished or self.model == "kernels":
-            raise ValueError(f"--{min(wished, default='model kernels').replace('_', '-')} is for series of your own")
+        if for_series:
+            raise ValueError(f"--{option} is for series of your own")
         network, task, objective, config = standard_run(task, **self.network_options(), **given)
         if config.folder is None:
             name = self.objective or recipe(self.recipe, None).objective
@@ -195,8 +198,12 @@ class Train:
         options = {name: given[name] for name in ("progress", "device") if name in given}
         found = fit_task(task, wish, self.model, given.get("seed", 0), folder, **options)
         tuning, name = found.tuning, shlex.quote(folder)
-        say(f"fitted {found.model} to {len(found.held_out.labels):,} rows; on held-out rows:")
+        rows = sum(split.size for split in (task.train, task.validation) if split is not None)
+        say(f"fitted {found.model} to {rows:,} rows; on held-out rows:")
         say(f"  {tuning}")
+        for other, promised in found.compared.items():
+            if other != found.model:
+                say(f"  {other} instead: {promised}")
         neighbour = f"the nearest neighbour {100 * found.nearest_neighbour:.1f} %, from whole rows"
         say(f"  to compare: the most common class {100 * found.majority:.1f} %, {neighbour}")
         best = max(found.majority, found.nearest_neighbour)

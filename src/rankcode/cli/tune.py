@@ -65,7 +65,7 @@ class Tune:
             given = given | {"seconds_per_step": _seconds_per_step(network)}
         wish = Wish(**given)
         traces = folder.held_out()
-        calibrated = traces is not None and folder.config().get("fit", {}).get("model") == "kernels"
+        calibrated = traces is not None and folder.config().get("fit", {}).get("model") in ("kernels", "ensemble")
         if traces is None:
             traces = traces_with_axis(network, folder.task(self.data), "validation", progress=True)
         tuning = tune_on(traces, wish, self.kind, temperatures=not calibrated and network.activation != "membrane")

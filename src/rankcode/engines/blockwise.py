@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.cpu_settings import single_thread_if
-from rankcode.engines.run import Keep, Run, ask, decide_rows
+from rankcode.engines.run import Keep, Run, ask, decide_rows, reads_in_blocks
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state
@@ -20,7 +20,7 @@ PARALLEL_ROWS = 200  # for fewer, a second thread costs more than it gains
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
     if network.checkpoints is None:
         return "it can fire at every step"
-    if not hasattr(network.cell, "forward_block"):
+    if not reads_in_blocks(network):
         return f"{type(network.cell).__name__} reads one step at a time"
     return None
 

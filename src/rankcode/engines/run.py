@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from rankcode.cells import GRU, LSTM
@@ -81,29 +81,36 @@ def has_fused_step(network: Network) -> bool:
 def reads_sequences(network: Network) -> bool:
     """Whether the cell, and every cell in it, computes many steps at once with `forward_sequence`. Not if hooks or a
     subclass change its `forward` alone."""
-    if network.checkpoints is not None:
+    return network.checkpoints is None and _all_read(network.cell, ("forward_sequence",))
+
+
+def reads_in_blocks(network: Network) -> bool:
+    """Whether the network can fire at checkpoints only, and its cell, with every cell in it, reads many steps at once:
+    up to the next."""
+    if network.checkpoints is None or not hasattr(network.cell, "forward_block"):
         return False
-    for part in network.cell.modules():
-        is_cell, in_sequence = _reads(type(part))
-        if is_cell and (not in_sequence or part._forward_hooks or part._forward_pre_hooks):
+    return _all_read(network.cell, ("forward_block", "forward_sequence"))
+
+
+def _all_read(cell: nn.Module, methods: tuple[str, ...]) -> bool:
+    """Whether the cell, and every cell in it, has one of the methods, and hooks or a subclass do not change its
+    `forward` alone."""
+    for part in cell.modules():
+        is_cell, at_once = _reads(type(part), methods)
+        if is_cell and (not at_once or part._forward_hooks or part._forward_pre_hooks):
             return False
     return True
 
 
-def reads_in_blocks(network: Network) -> bool:
-    """Whether the network can fire at checkpoints only, and its cell reads many steps at once: up to the next."""
-    return network.checkpoints is not None and hasattr(network.cell, "forward_block")
-
-
 @cache
-def _reads(kind: type) -> tuple[bool, bool]:
-    """Whether modules of this class are cells, and whether their `forward_sequence` is that of their `forward`."""
+def _reads(kind: type, methods: tuple[str, ...]) -> tuple[bool, bool]:
+    """Whether modules of this class are cells, and whether one of the methods does what their `forward` does."""
 
     def definer(method: str) -> float:
         """Which of its classes, counted from its own upwards, defines a method."""
         return next((place for place, each in enumerate(kind.__mro__) if method in vars(each)), math.inf)
 
-    return hasattr(kind, "initial_state"), definer("forward_sequence") <= definer("forward")
+    return hasattr(kind, "initial_state"), min(map(definer, methods)) <= definer("forward")
 
 
 def read_steps(network: Network, inputs: Tensor, state: State) -> tuple[Tensor, State]:

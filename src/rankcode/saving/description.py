@@ -31,7 +31,7 @@ from rankcode.data.sources import BadData
 from rankcode.front_ends import FRONT_ENDS, LogMel
 from rankcode.network import Activation, Network
 from rankcode.objectives import Objective, Switch
-from rankcode.readouts import CheckpointReadout
+from rankcode.readouts import CheckpointReadout, EnsembleReadout
 from rankcode.rules import FireAt, Never, OptimalStopping, Patience, Rule, StepThresholds, Threshold
 from rankcode.tasks import TASKS, OwnData
 
@@ -50,6 +50,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     },
     FireAt: {"steps": int | tuple[int, ...]},
     cells.Stack: {"parts": tuple[nn.Module, ...]},
+    cells.Parallel: {"parts": tuple[nn.Module, ...]},
     nn.Sequential: {"parts": tuple[nn.Module, ...]},
     nn.Linear: {"in_features": int, "out_features": int, "bias": bool},
     nn.Flatten: {"start_dim": int, "end_dim": int},
@@ -59,7 +60,8 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     nn.GELU: {"approximate": Literal["none", "tanh"]},
     nn.Dropout: {"p": float},
 }
-AS_ARGUMENTS = {cells.Stack: "parts", nn.Sequential: "parts", Switch: "points"}  # positional arguments
+# Settings that are positional arguments.
+AS_ARGUMENTS = {cells.Stack: "parts", cells.Parallel: "parts", nn.Sequential: "parts", Switch: "points"}
 
 
 def _by_name(*kinds: Any) -> dict[str, Any]:
@@ -72,7 +74,7 @@ SCHEDULES = _by_name(Switch)
 TASK_KINDS = _by_name(*TASKS.values(), OwnData)
 MODULES = _by_name(
     *(cells.LSTM, cells.GRU, cells.ConvLSTM, cells.LIF, cells.ConvLIF, cells.Glimpses, cells.Stack),
-    *(cells.CausalConv, cells.RandomKernels, CheckpointReadout),
+    *(cells.Parallel, cells.CausalConv, cells.RandomKernels, CheckpointReadout, EnsembleReadout),
     *(nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Dropout),
 )
 # The type of a setting → the types that JSON may have there.
@@ -97,7 +99,7 @@ def describe(part: Any) -> Any:
         return part
     if isinstance(part, Number):
         return getattr(part, "item", lambda: part)()  # NumPy numbers as Python numbers
-    if isinstance(part, tuple | list):
+    if isinstance(part, tuple | list | nn.ModuleList):
         return [describe(item) for item in part]
     if isinstance(part, Tensor):
         return part.tolist()
@@ -126,8 +128,8 @@ def _settings_of(part: Any) -> dict[str, Any]:
     if type(part) is nn.Linear:
         without = {} if part.bias is not None else {"bias": False}
         return {"in_features": part.in_features, "out_features": part.out_features, **without}
-    if type(part) in (cells.Stack, nn.Sequential):
-        return {"parts": list(part.cells if isinstance(part, cells.Stack) else part)}
+    if type(part) in (cells.Stack, cells.Parallel, nn.Sequential):
+        return {"parts": list(part if isinstance(part, nn.Sequential) else part.cells)}
     if type(part) in SETTINGS:
         return {name: getattr(part, name) for name in SETTINGS[type(part)]}
     if type(part) in BUILT_IN and isinstance(part, nn.Module) and type(part).__module__.startswith("rankcode."):

@@ -69,8 +69,11 @@ class Traces:
         return label, steps, fired
 
 
-def traces_of(network: Network, task, split: str = "validation", progress: bool = False) -> Traces:
-    """Run a network through every step of every row of a split of a task, or of any data."""
+def traces_of(
+    network: Network, task, split: str = "validation", progress: bool = False, steps: tuple[int, ...] | None = None
+) -> Traces:
+    """Run a network through every step of every row of a split of a task, or of any data. `steps`: those to keep, by
+    default its checkpoints or all."""
     check_rule(Never(), network.activation, network.num_classes)
     device = next(network.parameters()).device
     source = source_of(network, task, split)
@@ -88,7 +91,7 @@ def traces_of(network: Network, task, split: str = "validation", progress: bool 
         raise BadData("there is no data to fit a rule to")
     logits, row, step, lengths, labels = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     last = int(lengths.max())
-    steps = tuple(each for each in network.checkpoints or range(1, last + 1) if each <= last)
+    steps = tuple(each for each in steps or network.checkpoints or range(1, last + 1) if each <= last)
     steps = steps[:: -(-len(steps) // MAX_STEPS)]
     if steps[-1] < last:
         steps = (*steps, last)

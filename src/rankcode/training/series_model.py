@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
@@ -26,19 +26,20 @@ from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Tuning, Wish, tune_on
 from rankcode.stopping.second_axis import traces_with_axis
 from rankcode.stopping.traces import Traces, traces_of
+from rankcode.stopping.tuning import MIN_ROWS
 from rankcode.tasks import OwnData
 from rankcode.training.baselines import nearest_neighbour
 from rankcode.training.config import Training
 from rankcode.training.distributed import own_device
+from rankcode.training.ensemble import fit_ensemble
 from rankcode.training.fit_kernels import fit_kernels
 from rankcode.training.loop import fit
 from rankcode.training.recipes import recipe
 from rankcode.training.standard_network import standard_network
 
-ModelName = Literal["auto", "kernels", "recurrent"]
-MANY_ROWS = (
-    2000  # from here on `auto` tries both models on held-out rows; with fewer, kernels are better (docs/compare.md)
-)
+ModelName = Literal["auto", "kernels", "recurrent", "ensemble"]
+Candidate = tuple[Network, Traces]  # and what it says about rows that it was not fitted to
+MANY_ROWS = 2000  # from here on `auto` tries all models on held-out rows; with fewer, kernels win (docs/compare.md)
 VALIDATION_SHARE = 0.2
 COPIES = 8  # of padded rows in float32, that are in memory at once: mostly in `merged`
 PARALLEL_ROWS = 1000  # for fewer, a second thread or a GPU costs more than it gains, above all on a busy machine
@@ -61,10 +62,11 @@ class SeriesModel:
 
     network: Network
     tuning: Tuning
-    model: Literal["kernels", "recurrent"]
+    model: Literal["kernels", "recurrent", "ensemble"]
     held_out: Traces  # what the rule was fitted to
     majority: float  # share of the most frequent class
     nearest_neighbour: float  # accuracy of the class of the nearest other row, whole rows compared
+    compared: dict[str, Tuning]  # with `auto`, what each model that was tried promises, on the same rows
 
 
 def fit_series(
@@ -79,61 +81,84 @@ def fit_series(
     device: str = "auto",
 ) -> SeriesModel:
     """Fit a network, which is on the CPU afterwards, and its rule. Without `validation`, kernels use held-out
-    predictions and a recurrent network sets a fifth of the rows aside."""
-    if model not in ("auto", "kernels", "recurrent"):
-        raise ValueError(f"model must be auto, kernels or recurrent, not {model!r}")
+    predictions and a recurrent network sets a fifth of the rows aside. An ensemble consists of these two networks;
+    `auto` compares the three on the same rows."""
+    if model not in get_args(ModelName):
+        raise ValueError(f"model must be auto, kernels, recurrent or ensemble, not {model!r}")
     if len(names) < 2:
         raise ValueError("the data has only one class: there is nothing to tell apart")
     weights = torch.ones(len(train.labels), dtype=torch.float64) if weights is None else weights.double()
     counts = torch.bincount(train.labels, weights.clamp(min=1), minlength=len(names))
     if float(counts.min()) < 2:
         raise ValueError(f"class {names[int(counts.argmin())]!r} has a single row: every class needs at least two")
+    weight, unequal = weights[0], bool((weights != weights[0]).any())
+    if unequal and model in ("recurrent", "ensemble"):
+        raise ValueError("weights of rows and classes need model='kernels'")
     train, weights = merged(train, weights)
+    if model == "auto" and (unequal or len(train.labels) < MANY_ROWS):
+        model = "kernels"
     front_end = weighted_standardise(train, weights)
     ready = train._replace(values=front_end(train.values)[0].float())
     held = None if validation is None else validation._replace(values=front_end(validation.values)[0].float())
+    if held is None:
+        apart = _set_aside(ready.labels, seed)
+        part, tried, copies = ready.rows(~apart), ready.rows(apart), weights[~apart] / weight
+    else:
+        apart, part, tried, copies = torch.ones(len(held.labels)).bool(), ready, held, weights / weight
 
-    def kernels(rows: LabelledSeries, own: Tensor, held: LabelledSeries | None) -> tuple[Network, Tuning, Traces]:
-        on = own_device("cpu" if device == "auto" and len(rows.labels) < PARALLEL_ROWS else device)
-        values, lengths, labels = (part.to(on) for part in rows)
-        found = fit_kernels(values, lengths, labels, len(names), own, seed, progress=progress)
+    if model in ("recurrent", "ensemble") and int(apart.sum()) < MIN_ROWS:
+        raise ValueError(f"model {model} needs at least {MIN_ROWS} held-out rows, not {int(apart.sum())}: use kernels")
+
+    def kernels() -> Candidate:
+        on = own_device("cpu" if device == "auto" and len(ready.labels) < PARALLEL_ROWS else device)
+        values, lengths, labels = (part.to(on) for part in ready)
+        found = fit_kernels(values, lengths, labels, len(names), weights, seed, progress=progress)
         left_out = found.left_out.cpu()
-        traces = Traces(left_out, left_out, found.network.checkpoints or (), rows.lengths, rows.labels, own)
+        traces = Traces(left_out, left_out, found.network.checkpoints or (), ready.lengths, ready.labels, weights)
         if held is not None:
-            traces = traces_of(found.network, (held.values, held.labels, held.lengths))
-        return found.network, tune_on(traces, wish, "optimal", temperatures=held is not None), traces
+            traces = traces_of(found.network, _arrays(held))
+        return found.network, traces
 
-    def recurrent(rows: LabelledSeries, held: LabelledSeries) -> tuple[Network, Tuning, Traces]:
-        if bool((weights != weights[0]).any()):
-            raise ValueError("weights of rows and classes need model='kernels'")
-        settings = recipe("default", len(rows.labels))
+    def recurrent() -> Candidate:
+        settings = recipe("default", len(part.labels))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = standard_network(_Shape(rows, len(names)), settings.cell, settings.hidden_size)
+            network = standard_network(_Shape(part, len(names)), settings.cell, settings.hidden_size)
         training = Training(seed=seed, progress=progress, device=device)
-        fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(held))
-        traces = traces_with_axis(network, _arrays(held))
-        return network, tune_on(traces, wish), traces
+        rows = part.rows(torch.arange(len(copies)).repeat_interleave(copies.round().long()))  # as they were given
+        fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(tried))
+        return network, traces_with_axis(network, _arrays(tried))
 
-    if model == "kernels" or (model == "auto" and len(train.labels) < MANY_ROWS):
-        with single_thread_if(len(train.labels) < PARALLEL_ROWS):
-            chosen, (network, tuning, traces) = "kernels", kernels(ready, weights, held)
-    else:
-        if held is None:
-            apart = _set_aside(train.labels, seed)
-            part, own, tried = ready.rows(~apart), weights[~apart], ready.rows(apart)
-        else:
-            part, own, tried = ready, weights, held
-        chosen, (network, tuning, traces) = "recurrent", recurrent(part, tried)
+    def tuned(name: str, traces: Traces) -> Tuning:
+        if name == "recurrent":
+            return tune_on(traces, wish)
+        # Left-out predictions are calibrated, and so is an ensemble by its weights.
+        return tune_on(traces, wish, "optimal", temperatures=name == "kernels" and held is not None)
+
+    found: dict[Any, Candidate] = {}
+    with single_thread_if(model == "kernels" and len(ready.labels) < PARALLEL_ROWS):
+        if model != "recurrent":
+            found["kernels"] = kernels()
+        if model != "kernels":
+            found["recurrent"] = recurrent()
+        if len(found) == 2:
+            (one, left_out), (other, _) = found.values()
+            at_checkpoints = traces_of(other, _arrays(tried), steps=left_out.steps)
+            found["ensemble"] = fit_ensemble((one, left_out.rows(apart)), (other, at_checkpoints))
+        chosen: Any = model
+        tunings: dict[Any, Tuning] = {}
         if model == "auto":
-            other = kernels(part, own, tried)
-            if other[1].worth >= tuning.worth:
-                chosen = "kernels"
-                network, tuning, traces = kernels(ready, weights, held) if held is None else other
+            for name, (_, traces) in found.items():
+                with suppress(ValueError):  # a model that cannot meet the wish is left out
+                    tunings[name] = tuned(name, traces.rows(apart) if name == "kernels" else traces)
+            chosen = max(tunings, key=lambda name: tunings[name].worth, default="ensemble")
+        network, traces = found[chosen]
+        tuning = tunings[chosen] if chosen in tunings and chosen != "kernels" else tuned(chosen, traces)
     network.cpu().front_end, network.label_names, network.rule = front_end, names, tuning.rule
     majority = float((torch.bincount(ready.labels, weights).max() / weights.sum()).item())
     return SeriesModel(
-        network, tuning, chosen, traces, majority, nearest_neighbour(Batch(ready.values, ready.labels, ready.lengths))
+        *(network, tuning, chosen, traces, majority),
+        *(nearest_neighbour(Batch(ready.values, ready.labels, ready.lengths)), tunings),
     )
 
 
