@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import rankcode as rc
-from rankcode.engines import choose, cuda_graph, graphs
+from rankcode.engines import capture, choose, graphs
 
 ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_A_GPU)]
@@ -85,7 +85,7 @@ def outcome(network, inputs, lengths, objective, engine, labels):
 )
 @pytest.mark.parametrize("cell", CELLS)
 def test_every_cell_gives_what_stepwise_gives_while_its_weights_change(cell, objective, device, monkeypatch):
-    monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(capture, "WARMUP_RUNS", 1)
     network, inputs, lengths = made(cell, device)
     labels = torch.arange(len(inputs), device=device) % 3
     for _ in range(6):
@@ -104,7 +104,7 @@ def test_every_cell_gives_what_stepwise_gives_while_its_weights_change(cell, obj
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_answers_without_gradients(device, monkeypatch):
-    monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(capture, "WARMUP_RUNS", 1)
     network, inputs, lengths = made("ConvLSTM", device)
     for turn in range(5):
         one, other = (
@@ -119,7 +119,7 @@ def test_answers_without_gradients(device, monkeypatch):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_cell_with_dropout_has_the_gradient_of_its_own_random_numbers(device, monkeypatch):
     """The gradient of the cell's weight is the sum of the features, over the steps and units kept."""
-    monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(capture, "WARMUP_RUNS", 1)
 
     class Dropped(nn.Module):
         output_shape = (16,)
@@ -150,7 +150,7 @@ def test_a_cell_with_dropout_has_the_gradient_of_its_own_random_numbers(device, 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_training_after_inference_and_inference_in_several_threads(device, monkeypatch):
-    monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(capture, "WARMUP_RUNS", 1)
     network, inputs, lengths = made("ConvLSTM", device)
     labels, rule = torch.arange(len(inputs), device=device) % 3, rc.Threshold(0.8)
     expected = rc.decide(network, inputs, lengths, rule, engine="stepwise")
@@ -194,6 +194,17 @@ def test_graphs_are_freed_with_the_network_and_made_anew_for_other_weights():
     assert len(graphs._Blocks.all) == before
 
 
+def test_captured_blocks_keep_no_graph_of_a_training_step():
+    """Gradients would otherwise be added on the stream of that step, which no other capture may wait for."""
+    network, inputs, lengths = made("LIF", "cpu")
+    labels, objective = torch.arange(len(inputs)) % 3, rc.AtSpike(0.8)
+    outcome(network, inputs, lengths, objective, "graphs", labels)
+    weight = network.cell.synapses[1].weight
+    weight.view_as(weight).grad_fn.next_functions[0][0].metadata["step"] = 1
+    outcome(network, inputs, lengths, objective, "graphs", labels)
+    assert "step" not in weight.view_as(weight).grad_fn.next_functions[0][0].metadata
+
+
 def test_blocks_end_where_rows_are_expected_to_answer():
     plan, remaining = graphs._Plan(), torch.full((8,), 40).numpy()
     assert [plan.steps(first, remaining) for first in (0, 1, 2, 4, 8, 16)] == [1, 1, 2, 4, 8, 16]
@@ -207,7 +218,7 @@ def test_blocks_end_where_rows_are_expected_to_answer():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_cell_that_waits_for_the_gpu_runs_without_graphs(monkeypatch):
-    monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(capture, "WARMUP_RUNS", 1)
 
     class Waiting(rc.cells.LIF):
         def forward(self, x_t, state):

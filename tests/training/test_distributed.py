@@ -231,12 +231,12 @@ class CutError(Exception):
 
 def cut_off_and_resumed(place: Path, rank: int) -> None:
     """With dropout, and a loader whose epochs end between validations."""
-    update = TrainingState.update
+    backward = TrainingState.backward
 
     def cut(state, *arguments):
         if state.batch == 9:
             raise CutError
-        update(state, *arguments)
+        backward(state, *arguments)
 
     def run(folder: Path):
         torch.manual_seed(rank)
@@ -247,10 +247,10 @@ def cut_off_and_resumed(place: Path, rank: int) -> None:
         return network, [{**record, "seconds": 0, "training_seconds": 0} for record in history.records]
 
     network, records = run(place / "undisturbed")
-    TrainingState.update = cut
+    TrainingState.backward = cut
     with pytest.raises(CutError):
         run(place / "cut off")
-    TrainingState.update = update
+    TrainingState.backward = backward
     dist.barrier()
     resumed, records_resumed = run(place / "cut off")
     assert [record["batch"] for record in records_resumed] == [3, 6, 9, 12, 15, 16]

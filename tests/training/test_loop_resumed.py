@@ -91,7 +91,7 @@ def plant(where: str, calls: int) -> None:
         die()
 
     owner, name, before, after = {
-        "before a batch": (TrainingState, "update", die, None),
+        "before a batch": (TrainingState, "backward", die, None),
         "while writing a file": (os, "fsync", die, None),
         "after writing a file": (os, "replace", None, die),
         "while writing a record": (RunFolder, "write_record", half_a_line, None),
@@ -246,14 +246,14 @@ def test_a_loader_is_never_resumed_within_an_epoch(tmp_path):
         pass
 
     def cut(batch):
-        def update(self, *arguments):
+        def backward(self, *arguments):
             if self.batch == batch:
                 raise StopError
             return original(self, *arguments)
 
-        return update
+        return backward
 
-    original = TrainingState.update
+    original = TrainingState.backward
     config = rc.Training(epochs=4, validate_every=3, folder=str(tmp_path / "run"), resume=True, progress=False)
     for cut_off, expected in (
         (8, [*range(5), *range(4)]),
@@ -261,14 +261,14 @@ def test_a_loader_is_never_resumed_within_an_epoch(tmp_path):
         (None, [*range(5)]),
     ):
         seen.clear()
-        TrainingState.update = original if cut_off is None else cut(cut_off)
+        TrainingState.backward = original if cut_off is None else cut(cut_off)
         try:
             network = rc.Network(rc.cells.GRU(1, 4), 2)
             history = rc.fit(network, Spy(), rc.AtEnd(), config)
         except StopError:
             pass
         finally:
-            TrainingState.update = original
+            TrainingState.backward = original
         assert seen == expected
     assert [record["batch"] for record in history.records] == [3, 6, 9, 12, 15, 18, 20]
     assert [record["examples"] for record in history.records] == [6, 12, 18, 24, 30, 36, 40]

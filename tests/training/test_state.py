@@ -79,7 +79,8 @@ def test_the_average_of_shared_weights_and_buffers():
     state.batch = 1
     before = [part.detach().clone() for part in network.parameters()]
     loss, _ = rc.AtEnd()(network, torch.randn(8, 5, 3), torch.randint(2, (8,)))
-    state.update(loss)
+    state.backward(loss)
+    state.step()
     for average, old, new in zip(state.average.parameters(), before, network.parameters(), strict=True):
         torch.testing.assert_close(average, old + 0.1 * (new - old))
     assert state.average.readout.calls == network.readout.calls > 0
@@ -89,7 +90,8 @@ def test_the_average_of_shared_weights_and_buffers():
 def test_a_checkpoint_restores_the_state():
     """Time that was spent between the last record and the checkpoint counts in the next record."""
     state, again = make_state(make_network(seed=1), ema_decay=0.9), make_state(make_network(seed=2), ema_decay=0.9)
-    state.update(rc.AtEnd()(state.network, torch.randn(8, 5, 1), torch.randint(2, (8,)))[0])
+    state.backward(rc.AtEnd()(state.network, torch.randn(8, 5, 1), torch.randint(2, (8,)))[0])
+    state.step()
     state.batch, state._validated = 7, state._validated - 100
     again.restore(state.checkpoint())
     assert 100 <= again.training_seconds < 110 and 100 <= again.checkpoint()["training_seconds"] < 110

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rankcode import cells
 from rankcode.engines import ENGINES, run
 from rankcode.engines.agreement import products_in
-from rankcode.engines.cuda_graph import WARMUP_RUNS, CudaGraphs
+from rankcode.engines.capture import WARMUP_RUNS, CudaGraphs
 from rankcode.engines.run import read_steps
 from rankcode.inference import inference
 from rankcode.network import Network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +10,10 @@ from typing import Any
 
 import torch
 
-from rankcode.bench.cases import CONVENTIONAL, Shape
+from rankcode.bench.cases import CONVENTIONAL, CellName, Shape
 from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.objectives import AtEnd, AtSpike
-from rankcode.tasks import SpeechCommands
+from rankcode.tasks import SpeechCommands, TemporalDigits, TemporalMNIST
 from rankcode.training import Training, fit
 
 RANK_CODED = "rank-coded"
@@ -25,13 +26,17 @@ class Epoch:
     accuracy: float  # on validation data
 
 
-def speech_task(data: str | None, batch_size: int) -> SpeechCommands | ToneSweeps:
-    """Speech Commands in a folder; without one, generated sounds of the same shape, at least two batches of them."""
+def epochs_task(cell: CellName, data: str | None, batch_size: int) -> Any:
+    """Speech Commands in a folder or, for a ConvLSTM, temporal MNIST; without a folder, generated sounds of the same
+    shape, at least two batches of them, or scikit-learn's digits."""
+    if cell == "conv-lstm":
+        return TemporalDigits() if data is None else TemporalMNIST(data)
     return ToneSweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
 
 
 def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: bool = True) -> dict[str, list[Epoch]]:
-    """Train with rank coding on the fastest engine, and conventionally with PyTorch's own layer.
+    """Train with rank coding on the fastest engine, and conventionally with PyTorch's own layer, or a loop over the
+    steps for cells that PyTorch has no layer for. β is that of the fast regime.
 
     The time of a conventional epoch does not change through training, so a quarter of the epochs measures it.
     """
@@ -40,10 +45,11 @@ def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: 
         device=device, progress=progress,
     )  # fmt: skip
     few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
-    found = {}
-    for name, objective, training in ((RANK_CODED, AtSpike(0.95, beta=0.2), settings), (CONVENTIONAL, AtEnd(), few)):
+    found, beta = {}, 0.1 if shape.cell == "conv-lstm" else 0.2
+    shape = replace(shape, input_size=math.prod(task.input_shape), num_classes=task.num_classes)
+    for name, objective, training in ((RANK_CODED, AtSpike(0.95, beta), settings), (CONVENTIONAL, AtEnd(), few)):
         torch.manual_seed(0)
-        network = replace(shape, input_size=task.input_shape[0], num_classes=task.num_classes).network()
+        network = shape.network()
         records = fit(network, task, objective, training).records
         found[name] = [
             Epoch(each["training_seconds"], each["training"]["mean_steps"], each["validation"]["accuracy"])
@@ -52,16 +58,21 @@ def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: 
     return found
 
 
+def compiled(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
+    """Without the first epoch, in which kernels are compiled."""
+    return epochs[1:] or epochs
+
+
 def conventional_seconds(runs: Mapping[str, Sequence[Epoch]]) -> float:
-    """Median seconds of a conventional epoch, without the first, in which kernels are compiled."""
-    return statistics.median(each.seconds for each in runs[CONVENTIONAL][1:] or runs[CONVENTIONAL])
+    """Median seconds of a conventional epoch."""
+    return statistics.median(each.seconds for each in compiled(runs[CONVENTIONAL]))
 
 
 def epochs_table(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> str:
     """The measurements by batch size, as text."""
     lines = [f"{'batch size':<11} {'conventional':>14} {'rank-coded':>12} {'ratio':>6} {'steps read':>11}"]
     for batch_size, runs in found.items():
-        usual, coded = conventional_seconds(runs), runs[RANK_CODED]
+        usual, coded = conventional_seconds(runs), compiled(runs[RANK_CODED])
         mean = statistics.fmean(each.seconds for each in coded)
         length = max(each.mean_steps for each in runs[CONVENTIONAL])
         read = statistics.fmean(each.mean_steps for each in coded) / length

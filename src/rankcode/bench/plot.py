@@ -108,7 +108,7 @@ def plot_epochs(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> Figure:
         axes.set(title=f"batch size {batch_size:,}: conventional {usual:.3g} s", xlabel="epoch", ylim=(0, 1.1))
         plain(axes)
     panels[0].set(ylabel="rank-coded ÷ conventional")
-    panels[0].legend(frameon=False, loc="lower left")
+    panels[0].legend(frameon=False)
     return figure
 
 

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Literal
 
 from rankcode.bench.cases import CellName, Shape, runnable
-from rankcode.bench.epochs import epochs_table, measure_epochs, speech_task
+from rankcode.bench.epochs import epochs_table, epochs_task, measure_epochs
 from rankcode.bench.grid import grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
 from rankcode.bench.listening_tracks import make_tracks
@@ -67,11 +67,12 @@ class Bench:
     """Measure rows of these lengths instead, with `auto` and the first of the batch sizes: time and memory against the
     steps read. Default: none."""
     epochs: int | None = None
-    """Measure whole training runs of this many epochs instead: seconds per epoch on speech, rank-coded and
-    conventional."""
+    """Measure whole training runs of this many epochs instead: seconds per epoch, rank-coded and conventional, on
+    speech or, with --cell conv-lstm, on temporal MNIST."""
     data: str | None = None
-    """Folder with Speech Commands for --epochs and --listen, or with any sound files for --serving. Default: generated
-    sounds for --epochs and --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
+    """Folder with Speech Commands for --epochs and --listen, with MNIST for --epochs --cell conv-lstm, or with any
+    sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated sounds for
+    --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
     streams: tuple[int, ...] = ()
     """Measure these numbers of simultaneous live sound streams in real time instead. Default: none."""
     serving: tuple[int, ...] = ()
@@ -139,7 +140,7 @@ class Bench:
             table = "\n\n".join(f"{steps:,} steps\n{bench_table(found)}" for steps, found in at.items())
             return write({**content, "batch_size": shapes[0].batch_size, "lengths": rows}, plot.plot_lengths(at), table)
         if self.epochs is not None:
-            task = speech_task(self.data, max(self.batch_sizes))
+            task = epochs_task(self.cell, self.data, max(self.batch_sizes))
             trained = {shape.batch_size: measure_epochs(shape, task, self.epochs, device) for shape in shapes}
             epochs = {
                 size: {name: [asdict(each) for each in run] for name, run in runs.items()}

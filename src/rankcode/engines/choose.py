@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from rankcode.engines import blockwise, cpu, graphs, reference, stepwise, triton, whole
+from rankcode.engines import blockwise, cpu, graphs, reference, scheduled, stepwise, triton, whole
 from rankcode.engines.run import Engine, Keep, Run, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -23,10 +23,13 @@ ENGINES: dict[str, Engine] = {
 }
 
 
+Capture = Literal["as it is", "with a schedule"]  # how a run and its backward pass are captured in a CUDA graph
+
+
 class Choice(NamedTuple):
     name: str
     reason: str
-    capturable: bool = False  # whether a run and its backward pass can be captured in a CUDA graph
+    capturable: Capture | None = None
 
 
 def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -> Choice:
@@ -36,25 +39,29 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
             raise ValueError(f"there is no engine {engine!r}: choose from auto, {', '.join(ENGINES)}")
         if why_not := ENGINES[engine].can_run(network, inputs, rule):
             raise ValueError(f"the engine {engine} cannot run this network: {why_not}")
-        return Choice(engine, "asked for by name", engine == "triton" and triton.can_capture(network, inputs, rule))
+        return Choice(engine, "asked for by name", _capturable(engine, network, inputs, rule))
     if blockwise.can_run(network, inputs, rule) is None:
         return Choice("blockwise", "many steps at once, from one checkpoint to the next")
     if inputs.is_cuda:
         why_not = triton.can_run(network, inputs, rule) or triton.slower(network, inputs)
         if why_not is None:
-            return Choice(
-                "triton",
-                "fused steps, and rows that have answered cost nothing",
-                triton.can_capture(network, inputs, rule),
-            )
+            reason = "fused steps, and rows that have answered cost nothing"
+            return Choice("triton", reason, _capturable("triton", network, inputs, rule))
         if reads_sequences(network) and whole.can_run(network, inputs, rule) is None:
             reason = f"on a GPU PyTorch's own kernels are faster than a loop over steps; not triton: {why_not}"
             return Choice("whole", reason)
         if graphs.can_run(network, inputs, rule) is None and not graphs.slower(network, inputs):
-            return Choice("graphs", "blocks of steps as CUDA graphs, between which rows that have answered leave")
+            reason = "blocks of steps as CUDA graphs, between which rows that have answered leave"
+            return Choice("graphs", reason, _capturable("graphs", network, inputs, rule))
     if cpu.can_run(network, inputs, rule) is None:
         return Choice("cpu", "blocks of steps, between which rows that have answered leave")
     return Choice("stepwise", "runs any cell on any device")
+
+
+def _capturable(engine: str, network: Network, inputs: Tensor, rule: Rule) -> Capture | None:
+    if engine == "triton" and triton.can_capture(network, inputs, rule):
+        return "as it is"
+    return "with a schedule" if engine == "graphs" and scheduled.can_capture(network, inputs, rule) else None
 
 
 def run(

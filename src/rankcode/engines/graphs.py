@@ -24,7 +24,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rankcode.engines import stepwise
 from rankcode.engines.block_reading import read_in_blocks
-from rankcode.engines.cuda_graph import CudaGraphs
+from rankcode.engines.capture import CudaGraphs
 from rankcode.engines.run import Keep, Run, read_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -86,6 +86,7 @@ class _Blocks:
     """The captured blocks of a network with the same weights, modes of its modules and settings of PyTorch."""
 
     all: ClassVar[WeakKeyDictionary[Network, dict[Hashable, _Blocks]]] = WeakKeyDictionary()
+    looking: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, network: Network, inputs: Tensor):
         self.network = ref(network)
@@ -106,12 +107,13 @@ class _Blocks:
             inputs.device, precision, backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, modes,
             tuple((part.data_ptr(), part.requires_grad) for part in weights),
         )  # fmt: skip
-        found = cls.all.setdefault(network, {})
-        if key not in found or len(found[key].blocks) > MAX_BLOCKS:
-            if len(found) == MAX_SETTINGS:
-                del found[next(iter(found))]
-            found[key] = _Blocks(network, inputs)
-        return found[key]
+        with cls.looking:
+            found = cls.all.setdefault(network, {})
+            if key not in found or len(found[key].blocks) > MAX_BLOCKS:
+                if len(found) == MAX_SETTINGS:
+                    del found[next(iter(found))]
+                found[key] = _Blocks(network, inputs)
+            return found[key]
 
     @staticmethod
     @torch.no_grad()
@@ -144,7 +146,7 @@ class _Block:
 
     def __init__(self, blocks: _Blocks, inputs: Tensor, state: State):
         self.blocks, self.network, self.of_inputs = blocks, blocks.network, inputs.requires_grad
-        self.before = map_state(lambda part: part[:0], state)
+        self.before = map_state(lambda part: part[:0].detach(), state)
         self.device = inputs.device.type
         self.precision = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
         self.graphs = CudaGraphs(self._forward, pool=blocks.pool), CudaGraphs(self._backward, pool=blocks.pool)
@@ -174,14 +176,14 @@ class _Block:
             self.blocks.failed = graphs.failed
 
     def _forward(self, *given: Tensor) -> None:
-        with torch.no_grad(), _fastest_convolutions():
+        with torch.no_grad(), fastest_convolutions():
             self.outputs = self._read(*given)
 
     def _backward(self, *given: Tensor) -> None:
         network: Any = self.network()
         number = 1 + len(list(_parts(self.before)))
         given, gradients = given[:number], given[number:]
-        with torch.enable_grad(), _fastest_convolutions():
+        with torch.enable_grad(), fastest_convolutions():
             leaves = [part.detach() for part in given]
             wanted = [part.requires_grad_() for part in leaves[not self.of_inputs :] if part.is_floating_point()]
             # Leaves of their own for the weights: those of the network have gradients on the stream of the run.
@@ -199,12 +201,13 @@ class _Block:
         enabled = self.precision is not None
         with torch.autocast(self.device, self.precision, enabled=enabled, cache_enabled=False):
             replaced = {f"network.{name}": part for name, part in (weights or {}).items()}
-            features, self.after = functional_call(reader, replaced, given)
-        return features, *_parts(self.after)
+            features, after = functional_call(reader, replaced, given)
+        self.after = map_state(Tensor.detach, after)
+        return features, *_parts(after)
 
 
 @contextmanager
-def _fastest_convolutions() -> Iterator[None]:
+def fastest_convolutions() -> Iterator[None]:
     """Let cuDNN try its algorithms when a shape is new, which pays because there are few shapes."""
     cudnn: Any = torch.backends.cudnn
     before, cudnn.benchmark = cudnn.benchmark, not cudnn.deterministic

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from rankcode.data.sources import Batch, Rows, Source, sent
 from rankcode.decision import Decision
 from rankcode.engines import choose
-from rankcode.engines.cuda_graph import CudaGraphs
+from rankcode.engines.capture import CudaGraphs
+from rankcode.engines.choose import Capture
 from rankcode.front_ends import front_end_of
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.training.config import Training
+from rankcode.training.scheduled_update import ScheduledUpdate
 from rankcode.training.state import TrainingState
 
 
@@ -38,15 +40,12 @@ class Step(nn.Module):
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision is not None)
 
-    def captured_beta(self, inputs: Tensor, progress: float) -> float | None:
-        """β, all that a captured batch depends on besides its tensors; None if the batch cannot be captured."""
-        objective = self.objective
-        if not objective.capturable or self.precision == torch.float16:
+    def capturable(self, inputs: Tensor) -> Capture | None:
+        """How a batch can be captured in a CUDA graph, if it can."""
+        if not self.objective.capturable or self.precision == torch.float16:
             return None
         with self.autocast():
-            if not choose(self.network, inputs, objective.rule, self.engine).capturable:
-                return None
-        return objective.beta_at(progress)
+            return choose(self.network, inputs, self.objective.rule, self.engine).capturable
 
 
 class Share(NamedTuple):
@@ -58,72 +57,95 @@ class Share(NamedTuple):
 
 
 class Update:
-    """A batch, from its inputs to the new weights: on a GPU as one CUDA graph, if it can be captured. Where the rows
-    are kept on the GPU, the graph begins with their index."""
+    """A batch, from its inputs to the new weights: on a GPU as one or two CUDA graphs, if it can be captured. Where the
+    rows are kept on the GPU, the graph begins with their index."""
 
     def __init__(self, step: nn.Module, state: TrainingState, answers: Answers, source: Source):
         self.step, self.state, self.answers = step, state, answers
         self.progress = 0.0
-        self.alone = step if isinstance(step, Step) and step.device.type == "cuda" else None  # not distributed
+        self.alone = step if isinstance(step, Step) and _captures(step.device) else None  # not distributed
         self.rows = source if self.alone is not None and _begins_with_index(source, state.config, self.alone) else None
-        self.capturable: set[tuple[int, int | None]] = set()  # sizes of batches: rows, and the longest of them
+        self.capturable: dict[tuple[int, int | None], Capture] = {}  # by size of batch: rows, and the longest of them
         self.longest: int | None = None
-        work = self._captured if self.rows is None else self._captured_rows
-        self.graphs = CudaGraphs(work, undo=state.optimizer.zero_grad)
+        self.graphs = CudaGraphs(self._captured, undo=state.optimizer.zero_grad)
+        self.scheduled = ScheduledUpdate(self)
 
     def __call__(self, prepare: Callable[[], Share], progress: float, check: bool) -> None:
         """`prepare` returns the rows of this process. `check`: whether the values of the batch are to be checked."""
         state, self.progress = self.state, progress
         state.set_learning_rate(state.config.learning_rate_at(progress))
         index = self.answers.index(state.batch)
-        if check or not self._replay_rows(index):
+        if not self._launch_rows(index, check):
             batch, weight, checked = prepare()
             check = check and not checked
             if self.alone is not None:  # to the dtype of the network, before the graph
                 batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
-            beta = None if self.alone is None or check else self.alone.captured_beta(batch.inputs, progress)
-            if beta is not None and self.rows is not None:
-                self.capturable.add((len(batch.labels), self.longest))
-            if beta is not None and self.rows is None:
-                self.graphs(beta, *batch, index)
-            else:
-                self._run(batch, weight, index, check)
+            how = None if self.alone is None else self.alone.capturable(batch.inputs)
+            if how is not None and self.rows is not None:
+                self.capturable[len(batch.labels), self.longest] = how
+            if self.rows is not None or not self._launch(how, check, len(batch.labels), *batch, index):
+                self.run(batch, weight, index, check)
         state.batch += 1
 
-    def _replay_rows(self, index: Tensor | None) -> bool:
+    def _launch_rows(self, index: Tensor | None, check: bool) -> bool:
         """Run the batch from its index, if a batch of its size was found to be capturable before."""
-        if self.rows is None or self.alone is None:
+        if self.rows is None or index is None:
             return False
         config = self.state.config
         own = self.rows.index(self.state.batch, config.batch_size, config.seed)  # on the CPU
         self.longest = self.rows.longest(own)
-        if (len(own), self.longest) not in self.capturable:
+        return self._launch(self.capturable.get((len(own), self.longest)), check, len(own), index)
+
+    def _launch(self, how: Capture | None, check: bool, rows: int, *tensors: Tensor | None) -> bool:
+        """Run a batch as CUDA graphs; False if that is not possible."""
+        if how is None or self.alone is None:
             return False
-        self.graphs((self.alone.objective.beta_at(self.progress), self.longest), index)
-        return True
+        key = self.alone.objective.beta_at(self.progress), self.longest  # all that it depends on besides its tensors
+        if how == "with a schedule" and rows == self.state.config.batch_size:  # not the last of an epoch
+            self.scheduled(key, check, *tensors)
+            return True
+        if how == "as it is" and not check:
+            self.graphs(key, *tensors)
+            return True
+        return False
 
     def close(self) -> None:
         self.graphs.close()
+        self.scheduled.close()
 
-    def _captured(self, inputs: Tensor, labels: Tensor, lengths: Tensor | None, index: Tensor | None) -> None:
-        self._run(Batch(inputs, labels, lengths), 1.0, index, check=False)
+    def _captured(self, *tensors: Tensor | None) -> None:
+        batch, index = self.batch_of(*tensors)
+        self.run(batch, 1.0, index, check=False)
 
-    def _captured_rows(self, index: Tensor) -> None:
-        assert self.rows is not None and self.alone is not None
+    def batch_of(self, *tensors: Tensor | None) -> tuple[Batch, Tensor | None]:
+        """The batch, and the index of its rows, that a graph begins with."""
+        *given, index = tensors
+        if self.rows is None or self.alone is None or index is None:
+            return Batch(*given), index  # type: ignore[arg-type]
         batch = self.rows.encoded(self.rows.take(index, self.alone.device, self.longest))
-        self._run(batch._replace(inputs=batch.inputs.to(self.alone.dtype)), 1.0, index, check=False)
+        return batch._replace(inputs=batch.inputs.to(self.alone.dtype)), index
 
-    def _run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> None:
+    def run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> Decision:
         expected, last = self.answers.expected(index), self.state.answered
         if last is not None and len(last) == len(batch.inputs):
             expected = last
         loss, decision = self.step(batch, self.progress, expected, check)
-        self.answers.note(index, decision)
         if isinstance(self.step, Step) and self.step.device.type == "cpu":  # not distributed
             self.state.answered = decision.steps
-        self.state.update(loss * weight)
+        self.state.backward(loss * weight)
+        self.finish(batch.labels, index, loss, decision, weight)
+        return decision
+
+    def finish(self, labels: Tensor, index: Tensor | None, loss: Tensor, decision: Decision, weight: float = 1) -> None:
+        """From the gradients to the new weights."""
+        self.answers.note(index, decision)
+        self.state.step()
         if weight > 0:
-            self.state.count(batch.labels, loss, decision)
+            self.state.count(labels, loss, decision)
+
+
+def _captures(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _begins_with_index(source: Source, config: Training, step: Step) -> TypeGuard[Rows]:

@@ -74,9 +74,12 @@ class TrainingState:
             else:
                 group["lr"] = value
 
-    def update(self, loss: Tensor) -> None:
-        """One step of the optimizer, and of the average."""
+    def backward(self, loss: Tensor) -> None:
+        """The gradients of a batch."""
         self.scaler.scale(loss).backward()
+
+    def step(self) -> None:
+        """One step of the optimizer, and of the average, with the gradients of a batch."""
         if self.config.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)

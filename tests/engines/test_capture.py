@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import rankcode as rc
-from rankcode.engines import cuda_graph
+from rankcode.engines import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -38,8 +38,8 @@ def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch
     results, replays = [], []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
-    for warm in (cuda_graph.WARMUP_RUNS, 10**9):
-        monkeypatch.setattr(cuda_graph, "WARMUP_RUNS", warm)
+    for warm in (capture.WARMUP_RUNS, 10**9):
+        monkeypatch.setattr(capture, "WARMUP_RUNS", warm)
         torch.manual_seed(0)
         network = rc.Network(rc.cells.LSTM(8, 32), 3)
         config = rc.Training(
@@ -50,7 +50,7 @@ def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch
         results.append((history.records, network.state_dict()))
     (records, weights), (expected_records, expected) = results
     # 12 epochs of 4 whole batches and a small one; the first epoch is checked and so not captured, and β changes once.
-    runs = 11 * 4 - cuda_graph.WARMUP_RUNS * (2 if isinstance(objective, rc.AtSpike) else 1)
+    runs = 11 * 4 - capture.WARMUP_RUNS * (2 if isinstance(objective, rc.AtSpike) else 1)
     assert len(replays) >= runs
     for record, other in zip(records, expected_records, strict=True):
         assert record["training"] == pytest.approx(other["training"], rel=1e-4)
@@ -67,7 +67,7 @@ def test_batches_of_a_data_loader_are_captured_too_unless_their_values_are_wrong
     network = rc.Network(rc.cells.LSTM(8, 32), 3)
     config = rc.Training(epochs=6, device="cuda", engine="triton", progress=False)
     rc.fit(network, torch.utils.data.DataLoader(data, batch_size=64), rc.AtSpike(0.7), config)
-    assert len(replays) >= 6 * 4 - cuda_graph.WARMUP_RUNS
+    assert len(replays) >= 6 * 4 - capture.WARMUP_RUNS
     data.tensors[0][100, 0] = torch.nan
     with pytest.raises(ValueError, match="row"):
         rc.fit(network, torch.utils.data.DataLoader(data, batch_size=64), rc.AtSpike(0.7), config)

@@ -6,9 +6,12 @@ longer to launch them than the GPU to run them.
 
 from __future__ import annotations
 
+import gc
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,6 +22,9 @@ from rankcode.device_constants import used_constants
 
 WARMUP_RUNS = 3  # before a capture: in the first runs kernels are compiled and libraries allocate their memory
 MAX_GRAPHS = 8  # each keeps memory for its tensors; work with tensors of more different shapes is run without a graph
+
+
+_one_at_a_time = threading.Lock()  # for captures, which share a stream
 
 
 class _Captured(NamedTuple):
@@ -46,8 +52,9 @@ class CudaGraphs:
     def __call__(self, key: Hashable, *tensors: Tensor | None) -> None:
         key = (key, *(None if part is None else (part.shape, part.dtype) for part in tensors))
         if key not in self.graphs:
-            self.seen[key] += 1
-            if self.seen[key] <= WARMUP_RUNS or self.failed or len(self.graphs) == MAX_GRAPHS:
+            here = threading.get_ident(), key  # cuDNN chooses its algorithms in each thread anew
+            self.seen[here] += 1
+            if self.seen[here] <= WARMUP_RUNS or self.failed or len(self.graphs) == MAX_GRAPHS:
                 return self.work(*tensors)
             try:
                 self.graphs[key] = self._capture(tensors)
@@ -77,7 +84,13 @@ class CudaGraphs:
         # A failed capture leaves its stream as the current one; the outer context restores it.
         outer = torch.cuda.stream(torch.cuda.current_stream())
         mode = "thread_local"  # other threads may allocate memory meanwhile
-        with used_constants() as constants, outer, torch.cuda.graph(graph, self.pool, stream, mode):
+        with (
+            _one_at_a_time,
+            _no_garbage_collection(),
+            used_constants() as constants,
+            outer,
+            torch.cuda.graph(graph, self.pool, stream, mode),
+        ):
             self.work(*arguments)
         self.pool = graph.pool()
         return _Captured(graph, arguments, constants)
@@ -87,6 +100,18 @@ def _end_capture() -> None:
     """After a capture that failed: the generator of random numbers would still wait for its end, and raise an error."""
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(torch.Generator(generator.device).manual_seed(generator.initial_seed()))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """During a capture: it fails if another graph, or its memory, is freed."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @cache
