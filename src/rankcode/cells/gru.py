@@ -51,7 +51,9 @@ class GRU(GatedLayers):
         features, hidden = inputs.transpose(0, 1), []
         for layer in range(self.num_layers):
             input_weight, hidden_weight, input_bias, hidden_bias = self.weights(layer)
-            gates, before = F.linear(features, input_weight, input_bias), state.hidden[:, layer]
+            # Rows first, as the inputs are in memory.
+            gates = F.linear(features.transpose(0, 1), input_weight, input_bias).transpose(0, 1)
+            before = state.hidden[:, layer]
             if gradients:
                 features: Tensor = _Steps.apply(gates, before, hidden_weight, hidden_bias)  # type: ignore[assignment]
             else:
