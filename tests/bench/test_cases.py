@@ -20,7 +20,7 @@ def test_spikes_are_planted_late_evenly_and_early():
 
 
 def test_the_engines_of_a_cpu_are_measured():
-    assert set(runnable(SMALL, "cpu")) == {"stepwise", "whole", "cpu"}
+    assert set(runnable(SMALL, "cpu")) >= {"stepwise", "whole", "cpu"}
 
 
 def test_there_is_a_case_for_every_engine_and_way_of_planting():

@@ -3,7 +3,7 @@
 import pytest
 
 from rankcode.bench.cases import Shape
-from rankcode.bench.grid import ENGINES, GridRow, grid_shapes, grid_table, measure_grid
+from rankcode.bench.grid import GridRow, grid_shapes, grid_table, measure_grid
 
 
 def test_the_shapes_cover_all_sizes_and_stay_the_same():
@@ -16,10 +16,10 @@ def test_the_shapes_cover_all_sizes_and_stay_the_same():
 
 
 def test_every_shape_is_measured_in_training_and_inference():
-    found = list(measure_grid([Shape(4, 6, 2, 3)], repeats=1))
+    found = list(measure_grid([Shape(4, 6, 2, 3)], repeats=1, progress=False))
     assert [each.mode for each in found] == ["training", "inference"]
     for row in found:
-        assert row.milliseconds > 0 and tuple(row.ratios) == ENGINES and row.chosen == "cpu"
+        assert row.milliseconds > 0 and set(row.ratios) >= {"cpu", "whole"} and row.chosen == next(iter(row.ratios))
         assert all(len(ratios) == 3 and min(ratios) > 0 for ratios in row.ratios.values())
 
 

@@ -20,8 +20,8 @@ def few_cases(monkeypatch):
 
 def test_every_engine_of_this_machine_is_checked_and_agrees(few_cases):
     found = list(check_engines("cpu"))
-    assert {each.engine for each in found} == {"stepwise", "whole", "cpu", "graphs"}
-    assert len(few_cases) == 4 and len(found) == len(few_cases) * 5
+    assert {each.engine for each in found} == {"stepwise", "whole", "cpu", "compiled", "graphs"}
+    assert len(few_cases) == 4 and len(found) == len(few_cases) * 5 + 2  # compiled runs networks of one layer
     assert all(each.wrong == "" and each.differing == 0 for each in found)
     assert all(0 <= each.gradients <= TOLERANCES[each.precision].gradients for each in found)
 
@@ -62,7 +62,12 @@ def test_an_engine_that_raises_an_error_is_wrong(few_cases, monkeypatch, capsys)
 
 def test_an_engine_that_cannot_run_a_case_is_not_checked_on_it(few_cases, monkeypatch):
     monkeypatch.setitem(ENGINES, "cpu", SimpleNamespace(can_run=lambda *given: "too small", run=broken))
-    assert {each.engine for each in check_engines("cpu") if not each.wrong} == {"stepwise", "whole", "graphs"}
+    assert {each.engine for each in check_engines("cpu") if not each.wrong} == {
+        "stepwise",
+        "whole",
+        "compiled",
+        "graphs",
+    }
 
 
 def test_products_run_in_the_precision_asked_for():

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 import rankcode as rc
-from rankcode.engines import Choice, choose, run, whole
+from rankcode.engines import Choice, choose, compiled, run, whole
 
 BLOCKS = Choice("cpu", "blocks of steps, between which rows that have answered leave")
+COMPILED = Choice("compiled", "compiled steps, and rows that have answered cost nothing")
 ANY = Choice("stepwise", "runs any cell on any device")
 INPUTS, MORE = torch.randn(2, 3, 4), torch.randn(40, 50, 4)
 
@@ -21,7 +22,7 @@ def spiking():
 
 
 def test_engines_are_chosen_by_name():
-    for name in ("reference", "stepwise", "whole", "cpu", "graphs"):
+    for name in ("reference", "stepwise", "whole", "cpu", "compiled", "graphs"):
         capturable = "with a schedule" if name == "graphs" else None
         assert choose(lstm(), INPUTS, rc.Never(), name) == Choice(name, "asked for by name", capturable)
     with pytest.raises(ValueError, match=r"no engine 'fast'.*reference, stepwise"):
@@ -39,7 +40,11 @@ def test_an_engine_that_cannot_run_a_network_says_why(engine, reason):
 @pytest.mark.parametrize("rule", [rc.Threshold(0.9), rc.FireAt(2), rc.Never(), rc.Patience(rc.Threshold(0.9), 2)])
 def test_on_a_cpu_blocks_of_steps_run_what_has_them(rule):
     dropout = lstm(nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.1)))
-    assert choose(lstm(), INPUTS, rule) == choose(dropout, INPUTS, rule) == choose(lstm(), MORE, rule) == BLOCKS
+    double = lstm().double()
+    assert choose(double, INPUTS.double(), rule) == choose(double, MORE.double(), rule) == BLOCKS
+    if compiled.can_run(lstm(), INPUTS, rc.Never()) is None:  # it was compiled
+        assert choose(lstm(), INPUTS, rule) == (BLOCKS if isinstance(rule, rc.Patience) else COMPILED)
+        assert choose(dropout, INPUTS, rule) == (COMPILED if hasattr(rule, "planted_steps") else BLOCKS)
     assert choose(spiking(), INPUTS, rule) == ANY
     hooked = lstm()
     hooked.cell.register_forward_hook(lambda *_: None)  # which a fused step would not call

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
-from rankcode.bench.cases import CONVENTIONAL, Mode, Shape
+from rankcode.bench.cases import CONVENTIONAL, Mode, Shape, runnable
 from rankcode.bench.steps import Measured, measure
 from rankcode.engines import choose
+from rankcode.progress import Progress
 from rankcode.rules import Threshold
 
-ENGINES = ("cpu", "whole")
+ENGINES = ("compiled", "cpu", "whole")
 SPIKES = ("all at T", "uniform, shuffled", "all at T/4")
 MAX_MULTIPLICATIONS = 3e9  # of a batch, forward: a larger one takes more than a second
 NEAR = 1.1  # times the fastest engine
@@ -62,11 +63,16 @@ def grid_shapes(count: int = 64) -> list[Shape]:
     ]
 
 
-def measure_grid(shapes: Iterable[Shape], repeats: int) -> Iterator[GridRow]:
-    for shape in shapes:
-        found = measure(shape, ENGINES, "cpu", repeats, progress=False, ways=SPIKES, memory=False)
-        for mode in ("training", "inference"):
-            yield _row(shape, mode, [each for each in found if each.mode == mode])
+def measure_grid(shapes: Sequence[Shape], repeats: int, progress: bool = True) -> Iterator[GridRow]:
+    with Progress(len(shapes), progress) as bar:
+        for done, shape in enumerate(shapes):
+            if bar.due(done):
+                size = f"{shape.cell} of {shape.hidden_size}, {shape.batch_size} rows of {shape.steps} steps"
+                bar.show(done, size)
+            engines = tuple(engine for engine in ENGINES if engine in runnable(shape, "cpu"))
+            found = measure(shape, engines, "cpu", repeats, progress=False, ways=SPIKES, memory=False)
+            for mode in ("training", "inference"):
+                yield _row(shape, mode, [each for each in found if each.mode == mode])
 
 
 def _row(shape: Shape, mode: Mode, found: list[Measured]) -> GridRow:
@@ -75,7 +81,8 @@ def _row(shape: Shape, mode: Mode, found: list[Measured]) -> GridRow:
     inputs = torch.empty(shape.batch_size, shape.steps, shape.input_size)
     with torch.set_grad_enabled(mode == "training"):
         chosen = choose(shape.network(), inputs, Threshold()).name
-    ratios = {engine: tuple(ratio[engine, spikes] for spikes in SPIKES) for engine in ENGINES}
+    engines = dict.fromkeys(engine for engine, _ in ratio if engine != CONVENTIONAL)
+    ratios = {engine: tuple(ratio[engine, spikes] for spikes in SPIKES) for engine in engines}
     return GridRow(shape, mode, conventional, chosen, ratios)
 
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from rankcode.engines import blockwise, cpu, graphs, reference, scheduled, stepwise, triton, whole
+from rankcode.engines import blockwise, compiled, cpu, graphs, reference, scheduled, stepwise, triton, whole
 from rankcode.engines.run import Engine, Keep, Run, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -18,6 +18,7 @@ ENGINES: dict[str, Engine] = {
     "blockwise": blockwise,
     "whole": whole,
     "cpu": cpu,
+    "compiled": compiled,
     "graphs": graphs,
     "triton": triton,
 }
@@ -53,6 +54,8 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if graphs.can_run(network, inputs, rule) is None and not graphs.slower(network, inputs):
             reason = "blocks of steps as CUDA graphs, between which rows that have answered leave"
             return Choice("graphs", reason, _capturable("graphs", network, inputs, rule))
+    if compiled.can_run(network, inputs, rule) is None:
+        return Choice("compiled", "compiled steps, and rows that have answered cost nothing")
     if cpu.can_run(network, inputs, rule) is None:
         return Choice("cpu", "blocks of steps, between which rows that have answered leave")
     return Choice("stepwise", "runs any cell on any device")

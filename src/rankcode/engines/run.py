@@ -19,6 +19,7 @@ from rankcode.rules import Rule, allowed
 from rankcode.state import State
 
 Keep = Literal["answer", "read"]
+ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}  # of a readout's hidden layer
 
 
 class Run(NamedTuple):
@@ -78,6 +79,28 @@ def has_fused_step(network: Network) -> bool:
     return type_before_parametrizations(cell) in (LSTM, GRU) and not (cell._forward_hooks or cell._forward_pre_hooks)
 
 
+def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:
+    """The readout as a hidden layer, its activation and the output layer; None if it is of another kind."""
+    parts = list(network.readout) if type(network.readout) is nn.Sequential else [network.readout]
+    linear = [part for part in parts if isinstance(part, nn.Linear)]
+    if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # a subclass may compute anything
+        return None
+    if any(part._forward_hooks or part._forward_pre_hooks for part in (network.readout, *parts)):
+        return None
+    match parts:
+        case [nn.Linear() as last]:
+            return None, "", last
+        case [nn.Linear() as inner, activation, nn.Linear() as last] if type(activation) in ACTIVATIONS:
+            return inner, ACTIVATIONS[type(activation)], last
+    return None
+
+
+def is_table(rule: Any) -> bool:
+    """Whether the rule fires exactly where an activation reaches its table of thresholds. Not if a subclass changes its
+    `__call__` alone."""
+    return hasattr(rule, "table") and _defined_by(type(rule), "table") <= _defined_by(type(rule), "__call__")
+
+
 def reads_sequences(network: Network) -> bool:
     """Whether the cell, and every cell in it, computes many steps at once with `forward_sequence`. Not if hooks or a
     subclass change its `forward` alone."""
@@ -105,12 +128,13 @@ def _all_read(cell: nn.Module, methods: tuple[str, ...]) -> bool:
 @cache
 def _reads(kind: type, methods: tuple[str, ...]) -> tuple[bool, bool]:
     """Whether modules of this class are cells, and whether one of the methods does what their `forward` does."""
+    first = min(_defined_by(kind, method) for method in methods)
+    return hasattr(kind, "initial_state"), first <= _defined_by(kind, "forward")
 
-    def definer(method: str) -> float:
-        """Which of its classes, counted from its own upwards, defines a method."""
-        return next((place for place, each in enumerate(kind.__mro__) if method in vars(each)), math.inf)
 
-    return hasattr(kind, "initial_state"), min(map(definer, methods)) <= definer("forward")
+def _defined_by(kind: type, method: str) -> float:
+    """Which of its classes, counted from its own upwards, defines a method."""
+    return next((place for place, each in enumerate(kind.__mro__) if method in vars(each)), math.inf)
 
 
 def read_steps(network: Network, inputs: Tensor, state: State) -> tuple[Tensor, State]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step
+from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step, is_table, readout_of
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -51,9 +51,9 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
         return "bfloat16 is the only mixed precision it supports"
     if hasattr(rule, "planted_steps"):
         return None
-    if not hasattr(rule, "table") or network.activation == "membrane":
+    if not is_table(rule) or network.activation == "membrane":
         return f"{type(rule).__name__} is not a table of thresholds for probabilities"
-    if blocks.readout_of(network) is None:
+    if readout_of(network) is None:
         return "with this rule it supports linear readouts and those with one hidden layer"
     return None
 
@@ -61,7 +61,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def can_capture(network: Network, inputs: Tensor, rule: Rule) -> bool:
     """Whether a run and its backward pass can be captured in a CUDA graph: the host neither waits nor copies."""
     small = inputs.shape[0] * inputs.shape[1] <= MAX_CAPTURED_STEPS
-    return small and getattr(rule, "capturable", False) and _blocks().readout_of(network) is not None
+    return small and getattr(rule, "capturable", False) and readout_of(network) is not None
 
 
 def slower(network: Network, inputs: Tensor) -> str | None:
@@ -80,7 +80,7 @@ def run(
         found = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
     features, row, step, answered, fired, read = found
     # A readout of one or two small layers is faster, and more exact, without mixed precision.
-    small = _blocks().readout_of(network) is not None
+    small = readout_of(network) is not None
     with torch.autocast(inputs.device.type, enabled=False) if small else nullcontext():
         logits = network.logits(features)
     if keep == "answer":

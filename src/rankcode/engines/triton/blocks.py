@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton import knobs
 
 from rankcode.cells import GRU, LSTM
 from rankcode.device_constants import cached, capturing
-from rankcode.engines.run import Keep, planted_steps, table_of
+from rankcode.engines.run import Keep, planted_steps, readout_of, table_of
 from rankcode.engines.triton import kernels
 from rankcode.engines.triton.kernels import TILE_ROWS, Shape
 from rankcode.network import Network
@@ -23,7 +23,6 @@ BLOCK_STEPS = 32  # tiles whose rows have all answered cost nothing from the nex
 MAX_SINGLE_BLOCK = 2**16  # steps × rows; smaller batches are one block, because launches cost more than blocks save
 MAX_GATHERED_BYTES = 2**29  # that are gathered at once for the gradients of the weights
 INTERPRETED = knobs.runtime.interpret  # kernels run on a CPU, in Triton's interpreter, for tests
-ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 
 
 class KeptFeatures(NamedTuple):
@@ -46,22 +45,6 @@ def read(
         return KeptFeatures(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *weights))  # type: ignore[misc]
     inputs = _aligned(inputs)
     return _forward(_Plan(network, weights, inputs, rule), inputs, lengths, rule, keep, expected_steps, save=False)[0]
-
-
-def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:
-    """The readout as a hidden layer, its activation and the output layer; None if it is of another kind."""
-    parts = list(network.readout) if type(network.readout) is nn.Sequential else [network.readout]
-    linear = [part for part in parts if isinstance(part, nn.Linear)]
-    if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # a subclass may compute anything
-        return None
-    if any(part._forward_hooks or part._forward_pre_hooks for part in (network.readout, *parts)):
-        return None
-    match parts:
-        case [nn.Linear() as last]:
-            return None, "", last
-        case [nn.Linear() as inner, activation, nn.Linear() as last] if type(activation) in ACTIVATIONS:
-            return inner, ACTIVATIONS[type(activation)], last
-    return None
 
 
 def _multiples(number: int, factor: int, device: torch.device) -> Tensor:

@@ -1,0 +1,38 @@
+/* What Python passes to the compiled steps: `Job` in library.py has the same fields in the same order. */
+
+#include <stdint.h>
+
+#define MAX_SLOTS 64
+
+typedef struct {
+    /* Sizes; `padded…` are rounded up to whole vectors. `inner`: units of the readout's hidden layer, or 0. */
+    int64_t lanes, gru, inputs, units, padded, classes, padded_classes, inner, padded_inner, activation, one_output;
+    int64_t rows, steps;
+    /* The weights as PyTorch has them, and memory for them as the steps need them, filled by `pack`. */
+    const float *weight_ih, *weight_hh, *bias_ih, *bias_hh, *inner_weight, *inner_bias, *last_weight, *last_bias;
+    float *packed;
+    /* The batch [rows, steps, inputs], the last step of each row, and the thresholds [steps, padded_classes] or NULL. */
+    const float *x;
+    const int64_t *ends;
+    const float *table;
+    /* Results for each row: the steps read, whether it fired, the features, and the logits or NULL. */
+    int64_t *answered;
+    unsigned char *fired;
+    float *features, *logits;
+    /* The rows of a thread: next, next + stride, …, at most `slots` of them at once, in its memory `work`. The inputs of
+       `ahead` steps are multiplied at once. */
+    int64_t next, stride, slots, ahead;
+    float *work;
+    int64_t live, swapped;
+    int64_t row[MAX_SLOTS], step[MAX_SLOTS], entry[MAX_SLOTS];
+    /* The projections of a slot: the steps left, the next of them, and where they are. */
+    int64_t projected[MAX_SLOTS], position[MAX_SLOTS], buffer[MAX_SLOTS];
+    /* What the backward pass needs, or NULL: an entry for each step of a row that was read, `width` numbers in chunks of
+       1 << shift entries. See `entry_at`. */
+    float **chunks;
+    int64_t shift, width, entries, capacity, full;
+    int64_t *place, *previous; /* of each entry: row · steps + step; the entry of the step before, or -1 */
+    int64_t *last_entry;       /* of each row */
+    int64_t every_step;        /* whether the features of every entry are kept, and have gradients */
+    const float *gradient;     /* of the features of each row or, if `every_step`, of each entry */
+} Job;

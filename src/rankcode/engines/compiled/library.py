@@ -1,0 +1,88 @@
+"""The compiled steps of recurrence.c, loaded with ctypes. `pip install` compiles them if there is a C compiler."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from ctypes import POINTER, c_int64, c_void_p, pointer
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MAX_SLOTS = 64  # as in job.h
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Job(ctypes.Structure):
+    """The struct Job of job.h, which says what each field is."""
+
+    _fields_ = [
+        *_fields(
+            c_int64,
+            "lanes gru inputs units padded classes padded_classes inner padded_inner activation one_output rows steps",
+        ),
+        *_fields(c_void_p, "weight_ih weight_hh bias_ih bias_hh inner_weight inner_bias last_weight last_bias packed"),
+        *_fields(c_void_p, "x ends table answered fired features logits"),
+        *_fields(c_int64, "next stride slots ahead"),
+        *_fields(c_void_p, "work"),
+        *_fields(c_int64, "live swapped"),
+        *_fields(c_int64 * MAX_SLOTS, "row step entry projected position buffer"),
+        *_fields(c_void_p, "chunks"),
+        *_fields(c_int64, "shift width entries capacity full"),
+        *_fields(c_void_p, "place previous last_entry"),
+        *_fields(c_int64, "every_step"),
+        *_fields(c_void_p, "gradient"),
+    ]
+
+    def copy(self) -> Job:
+        return type(self).from_buffer_copy(self)
+
+
+NEW = Job()  # to be copied
+NEW.buffer[:] = range(MAX_SLOTS)
+
+
+@lru_cache(maxsize=1)
+def functions() -> Any:
+    """The functions of recurrence.c, which release Python's lock; None if they were not compiled."""
+    spec = find_spec("rankcode.engines.compiled._recurrence")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        loaded = ctypes.CDLL(spec.origin)
+    except OSError:
+        return None
+    job, jobs = POINTER(Job), POINTER(POINTER(Job))
+    for name, arguments, result in (
+        ("most_lanes", (), c_int64),
+        ("packed_size", (job, c_int64), c_int64),
+        ("pack", (job, c_int64), None),
+        ("gather", (job, c_int64, c_int64, c_void_p), None),
+        ("read_all", (jobs, c_int64, c_void_p), None),
+        ("go_back_all", (jobs, c_int64, c_void_p), None),
+    ):
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, result
+    return loaded
+
+
+def in_threads(function: Any, jobs: list[Job]) -> None:
+    """Call `read_all` or `go_back_all`, a thread for each job."""
+    function((POINTER(Job) * len(jobs))(*map(pointer, jobs)), len(jobs), openmp() if len(jobs) > 1 else None)
+
+
+@lru_cache(maxsize=1)
+def openmp() -> c_void_p | None:
+    """GOMP_parallel of the OpenMP library that comes with PyTorch, which GNU's, Intel's and LLVM's have; None if there
+    is none."""
+    folder = Path(torch.__file__).parent
+    for path in [*folder.glob("lib/lib*omp*"), *folder.parent.glob("torch.libs/lib*omp*")]:
+        with suppress(OSError, AttributeError):
+            return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, c_void_p)
+    return None

@@ -1,0 +1,431 @@
+/* The steps, for vectors of LANES numbers and tiles of TILE rows: recurrence.c includes this once for each kind of
+processor.
+
+A row has a slot while it is read. All slots advance together by one step; the slot of a row that has answered goes to the
+next row. So tiles stay full, and time follows the sum of steps read.
+
+Weights are packed in panels, [panel][input][vector of outputs]. A panel of a cell's weights has all gates of LANES units,
+so that the gates of a tile of rows stay in registers until the state is updated. */
+
+typedef float NAME(V) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t NAME(I) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+#define V NAME(V)
+#define I NAME(I)
+#define INLINE TARGET static inline __attribute__((always_inline))
+#define FUNCTION TARGET static __attribute__((noinline))
+#define UNROLL _Pragma("GCC unroll 8")
+
+INLINE V NAME(load)(const float *from) { return *(const V *)from; }
+INLINE void NAME(store)(float *to, V value) { *(V *)to = value; }
+INLINE V NAME(all)(float value) { return value - (V){0}; }
+INLINE V NAME(select)(I which, V a, V b) { return (V)((which & (I)a) | (~which & (I)b)); }
+#define load NAME(load)
+#define store NAME(store)
+#define all NAME(all)
+#define select NAME(select)
+
+/* e^x = scale · (1 + the value returned), where scale is a power of 2; |x| < 88. */
+INLINE V NAME(power)(V x, V *scale) {
+    const float magic = 12582912.0f; /* 1.5 · 2^23: adding it leaves the nearest whole number in the lowest bits */
+    V shifted = x * 1.44269504f + magic, n = shifted - magic;
+    V r = (x - n * 0.693359375f) + n * 2.12194440e-4f; /* x - n ln 2, with ln 2 in two parts */
+    V sum = all(1.0f / 5040);
+    sum = sum * r + 1.0f / 720;
+    sum = sum * r + 1.0f / 120;
+    sum = sum * r + 1.0f / 24;
+    sum = sum * r + 1.0f / 6;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1.0f;
+    *scale = (V)(((I)shifted << 23) + 0x3f800000);
+    return sum * r;
+}
+
+INLINE V NAME(exponential)(V x) { /* NaN stays NaN */
+    x = select(x > 87.0f, all(87.0f), x);
+    x = select(x < -87.0f, all(-87.0f), x);
+    V scale, rest = NAME(power)(x, &scale);
+    return scale * rest + scale;
+}
+
+INLINE V NAME(sigmoid)(V x) { return 1.0f / (1.0f + NAME(exponential)(-x)); }
+
+INLINE V NAME(tanh)(V x) {
+    I sign = (I)x & INT32_MIN;
+    V doubled = (V)((I)x ^ sign) * 2.0f;
+    doubled = select(doubled > 40.0f, all(40.0f), doubled);
+    V scale, rest = NAME(power)(doubled, &scale);
+    rest = scale * rest + (scale - 1.0f); /* e^2|x| - 1, exact for small x too */
+    return (V)((I)(rest / (rest + 2.0f)) | sign);
+}
+#define sigmoid NAME(sigmoid)
+#define tangent NAME(tanh)
+
+/* sums[row] += a[row] · panel. The numbers of rows and vectors are constants, so that the sums stay in registers. */
+INLINE void NAME(multiply)(V sums[TILE][4], const float *const *a, const float *panel, int64_t size, int rows, int vectors) {
+    const float *from[TILE];
+    UNROLL for (int row = 0; row < rows; row++) from[row] = a[row];
+    for (int64_t k = 0; k < size; k++, panel += vectors * LANES) {
+        V column[4];
+        UNROLL for (int v = 0; v < vectors; v++) column[v] = load(panel + v * LANES);
+        UNROLL for (int row = 0; row < rows; row++) {
+            V value = all(from[row][k]);
+            UNROLL for (int v = 0; v < vectors; v++) sums[row][v] += value * column[v];
+        }
+    }
+}
+
+INLINE void NAME(start)(V sums[TILE][4], const float *const *from, int64_t offset, int rows, int vectors) {
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int v = 0; v < vectors; v++) sums[row][v] = load(from[row] + offset + v * LANES);
+}
+
+/* out[row] = begin[row] + a[row] · panel, all from an offset on. */
+INLINE void NAME(panel)(float *const *out, const float *const *begin, const float *const *a, const float *panel,
+                        int64_t offset, int64_t size, int rows, int vectors) {
+    V sums[TILE][4];
+    NAME(start)(sums, begin, offset, rows, vectors);
+    NAME(multiply)(sums, a, panel, size, rows, vectors);
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int v = 0; v < vectors; v++) store(out[row] + offset + v * LANES, sums[row][v]);
+}
+
+/* Call with ROWS, the number of rows of a tile, as a constant. */
+#define CASE(count, call)      \
+    case count: {              \
+        enum { ROWS = count }; \
+        call;                  \
+    } break;
+#if TILE == 6
+#define FOR_ROWS(rows, call) \
+    switch (rows) { CASE(1, call) CASE(2, call) CASE(3, call) CASE(4, call) CASE(5, call) CASE(6, call) }
+#else
+#define FOR_ROWS(rows, call) switch (rows) { CASE(1, call) CASE(2, call) CASE(3, call) }
+#endif
+
+FUNCTION void NAME(panels)(float *const *out, const float *const *begin, const float *const *a, const float *panel,
+                           int64_t offset, int64_t size, int64_t rows, int64_t vectors) {
+    for (int64_t row = 0; row < rows; row += TILE, out += TILE, begin += TILE, a += TILE) {
+        int64_t count = rows - row < TILE ? rows - row : TILE;
+        switch (vectors) {
+        case 4: FOR_ROWS(count, NAME(panel)(out, begin, a, panel, offset, size, ROWS, 4)) break;
+        case 3: FOR_ROWS(count, NAME(panel)(out, begin, a, panel, offset, size, ROWS, 3)) break;
+        case 2: FOR_ROWS(count, NAME(panel)(out, begin, a, panel, offset, size, ROWS, 2)) break;
+        case 1: FOR_ROWS(count, NAME(panel)(out, begin, a, panel, offset, size, ROWS, 1)) break;
+        }
+    }
+}
+
+/* out[row] += a[row] · weights, for all outputs. */
+FUNCTION void NAME(dense)(float *const *out, const float *const *a, const float *weights, int64_t size, int64_t outputs,
+                          int64_t rows) {
+    for (int64_t first = 0, vectors; first < outputs; first += vectors * LANES) {
+        vectors = panel_vectors((outputs - first) / LANES);
+        NAME(panels)(out, (const float *const *)out, a, weights, first, size, rows, vectors);
+        weights += size * vectors * LANES;
+    }
+}
+
+/* Where a tile of rows reads and writes. */
+typedef struct {
+    const float *hidden[MAX_SLOTS], *projected[MAX_SLOTS]; /* before the step; from the inputs */
+    float *after[MAX_SLOTS], *cell[MAX_SLOTS];
+    float *entry[MAX_SLOTS]; /* see `entry_at`, or not set */
+} NAME(Places);
+
+INLINE void NAME(lstm)(const Job *job, const NAME(Places) * at, int64_t first, const float *panel, int64_t unit, int rows) {
+    const int64_t padded = job->padded;
+    V sums[TILE][4];
+    NAME(start)(sums, at->projected + first, 4 * unit, rows, 4);
+    NAME(multiply)(sums, at->hidden + first, panel, job->units, rows, 4);
+    UNROLL for (int row = 0; row < rows; row++) {
+        V enter = sigmoid(sums[row][0]), forget = sigmoid(sums[row][1]);
+        V candidate = tangent(sums[row][2]), leave = sigmoid(sums[row][3]);
+        float *cell = at->cell[first + row] + unit;
+        V before = load(cell), c = forget * before + enter * candidate, h = leave * tangent(c);
+        store(cell, c);
+        store(at->after[first + row] + unit, h);
+        if (job->chunks != NULL) {
+            float *entry = at->entry[first + row] + unit;
+            store(entry, enter);
+            store(entry + padded, forget);
+            store(entry + 2 * padded, candidate);
+            store(entry + 3 * padded, leave);
+            store(entry + 4 * padded, load(at->hidden[first + row] + unit));
+            store(entry + 5 * padded, before);
+            if (job->every_step) store(entry + 6 * padded, h);
+        }
+    }
+}
+
+INLINE void NAME(gru)(const Job *job, const NAME(Places) * at, int64_t first, const float *panel, int64_t unit,
+                      const float *recall_bias, int rows) {
+    const int64_t padded = job->padded;
+    V sums[TILE][4];
+    NAME(start)(sums, at->projected + first, 3 * unit, rows, 2);
+    UNROLL for (int row = 0; row < rows; row++) sums[row][2] = load(recall_bias + unit);
+    NAME(multiply)(sums, at->hidden + first, panel, job->units, rows, 3);
+    UNROLL for (int row = 0; row < rows; row++) {
+        V reset = sigmoid(sums[row][0]), update = sigmoid(sums[row][1]), recall = sums[row][2];
+        V candidate = tangent(load(at->projected[first + row] + 3 * unit + 2 * LANES) + reset * recall);
+        V before = load(at->hidden[first + row] + unit), h = candidate + update * (before - candidate);
+        store(at->after[first + row] + unit, h);
+        if (job->chunks != NULL) {
+            float *entry = at->entry[first + row] + unit;
+            store(entry, recall);
+            store(entry + padded, reset);
+            store(entry + 2 * padded, update);
+            store(entry + 3 * padded, candidate);
+            store(entry + 4 * padded, before);
+            if (job->every_step) store(entry + 5 * padded, h);
+        }
+    }
+}
+
+/* Advance all slots by one step. */
+FUNCTION void NAME(advance)(const Job *job, const NAME(Places) * at) {
+    const float *panel = job->packed + packed_offsets(job).hidden, *recall = job->packed + packed_offsets(job).recall;
+    for (int64_t unit = 0; unit < job->padded; unit += LANES) {
+        for (int64_t first = 0; first < job->live; first += TILE) {
+            int64_t count = job->live - first < TILE ? job->live - first : TILE;
+            if (job->gru) FOR_ROWS(count, NAME(gru)(job, at, first, panel, unit, recall, ROWS))
+            else FOR_ROWS(count, NAME(lstm)(job, at, first, panel, unit, ROWS))
+        }
+        panel += job->units * (job->gru ? 3 : 4) * LANES;
+    }
+}
+
+/* Multiply the next inputs of all slots that have none left. */
+FUNCTION void NAME(project)(Job *job, float *buffers) {
+    const int64_t gates = job->gru ? 3 : 4, width = gates * job->padded;
+    const Offsets offsets = packed_offsets(job);
+    const float *panel = job->packed + offsets.input, *begin[TILE];
+    for (int k = 0; k < TILE; k++) begin[k] = job->packed + offsets.bias;
+    int64_t waiting[MAX_SLOTS], count = 0;
+    for (int64_t slot = 0; slot < job->live; slot++)
+        if (!job->projected[slot]) {
+            int64_t left = job->ends[job->row[slot]] - job->step[slot];
+            job->projected[slot] = left < job->ahead ? left : job->ahead;
+            job->position[slot] = 0;
+            waiting[count++] = slot;
+        }
+    for (int64_t unit = 0; count && unit < job->padded; unit += LANES, panel += job->inputs * gates * LANES)
+        for (int64_t each = 0; each < count; each++) {
+            int64_t slot = waiting[each];
+            const float *x = job->x + (job->row[slot] * job->steps + job->step[slot]) * job->inputs;
+            float *out = buffers + job->buffer[slot] * job->ahead * width;
+            for (int64_t step = 0; step < job->projected[slot]; step += TILE) {
+                int64_t rows = job->projected[slot] - step < TILE ? job->projected[slot] - step : TILE;
+                float *to[TILE];
+                const float *from[TILE];
+                for (int64_t k = 0; k < rows; k++) {
+                    to[k] = out + (step + k) * width;
+                    from[k] = x + (step + k) * job->inputs;
+                }
+                NAME(panels)(to, begin, from, panel, unit * gates, job->inputs, rows, gates);
+            }
+        }
+}
+
+INLINE float NAME(sum)(V values) {
+    float sum = 0.0f;
+    UNROLL for (int lane = 0; lane < LANES; lane++) sum += values[lane];
+    return sum;
+}
+
+/* Whether a class reaches its threshold. */
+INLINE int NAME(fires)(const Job *job, const float *logits, const float *thresholds) {
+    float largest = logits[0];
+    for (int64_t k = 1; k < job->classes; k++) largest = logits[k] > largest ? logits[k] : largest;
+    V total = all(0.0f);
+    for (int64_t k = 0; k < job->padded_classes; k += LANES) total += NAME(exponential)(load(logits + k) - largest);
+    float sum = NAME(sum)(total);
+    int found = 0;
+    for (int64_t k = 0; k < job->padded_classes; k += LANES) {
+        V share = NAME(exponential)(load(logits + k) - largest) / sum;
+        I reached = share >= load(thresholds + k);
+        UNROLL for (int lane = 0; lane < LANES; lane++) found |= reached[lane];
+    }
+    return found;
+}
+
+FUNCTION void NAME(logits)(const Job *job, const float *hidden, float *inner, float *logits) {
+    const Offsets offsets = packed_offsets(job);
+    const float *from[MAX_SLOTS];
+    float *to[MAX_SLOTS];
+    int64_t size = job->units;
+    for (int64_t slot = 0; slot < job->live; slot++) from[slot] = hidden + slot * job->padded;
+    if (job->inner) {
+        for (int64_t slot = 0; slot < job->live; slot++) {
+            to[slot] = inner + slot * job->padded_inner;
+            memcpy(to[slot], job->packed + offsets.inner_bias, job->padded_inner * sizeof(float));
+        }
+        NAME(dense)(to, from, job->packed + offsets.inner, size, job->padded_inner, job->live);
+        for (int64_t slot = 0; slot < job->live; slot++) {
+            for (int64_t k = 0; k < job->padded_inner; k += LANES) {
+                V value = load(to[slot] + k);
+                if (job->activation == RELU) value = select(value < 0.0f, all(0.0f), value);
+                else value = job->activation == TANH ? tangent(value) : sigmoid(value);
+                store(to[slot] + k, value);
+            }
+            from[slot] = to[slot];
+        }
+        size = job->inner;
+    }
+    for (int64_t slot = 0; slot < job->live; slot++) {
+        to[slot] = logits + slot * job->padded_classes;
+        memcpy(to[slot], job->packed + offsets.last_bias, job->padded_classes * sizeof(float));
+    }
+    NAME(dense)(to, from, job->packed + offsets.last, size, job->padded_classes, job->live);
+}
+
+/* Read rows until all have answered, or until there is no memory left for the next step: then the job is `full`. */
+TARGET static void NAME(forward)(Job *job) {
+    const int64_t padded = job->padded, width = (job->gru ? 3 : 4) * padded, block = job->slots * padded;
+    float *cell = job->work + 2 * block, *logits = cell + block, *inner = logits + job->slots * job->padded_classes;
+    float *buffers = inner + job->slots * job->padded_inner;
+    NAME(Places) at;
+    for (;;) {
+        float *hidden = job->work + job->swapped * block, *after = job->work + !job->swapped * block;
+        for (; job->live < job->slots && job->next < job->rows; job->next += job->stride) {
+            int64_t slot = job->live++;
+            job->row[slot] = job->next;
+            job->step[slot] = job->projected[slot] = 0;
+            job->entry[slot] = -1;
+            memset(hidden + slot * padded, 0, padded * sizeof(float));
+            memset(cell + slot * padded, 0, padded * sizeof(float));
+        }
+        job->full = job->chunks != NULL && job->entries + job->live > job->capacity;
+        if (!job->live || job->full) return;
+        NAME(project)(job, buffers);
+        for (int64_t slot = 0; slot < job->live; slot++) {
+            at.hidden[slot] = hidden + slot * padded;
+            at.after[slot] = after + slot * padded;
+            at.cell[slot] = cell + slot * padded;
+            at.projected[slot] = buffers + (job->buffer[slot] * job->ahead + job->position[slot]) * width;
+            if (job->chunks != NULL) {
+                int64_t entry = job->entries++;
+                at.entry[slot] = entry_at(job, entry);
+                job->place[entry] = job->row[slot] * job->steps + job->step[slot];
+                job->previous[entry] = job->entry[slot];
+                job->entry[slot] = entry;
+            }
+        }
+        NAME(advance)(job, &at);
+        if (job->table != NULL) NAME(logits)(job, after, inner, logits);
+        for (int64_t slot = job->live - 1; slot >= 0; slot--) {
+            int64_t row = job->row[slot], step = job->step[slot]++;
+            const float *own = logits + slot * job->padded_classes;
+            int fired = job->table != NULL && NAME(fires)(job, own, job->table + step * job->padded_classes);
+            job->position[slot]++;
+            job->projected[slot]--;
+            if (!fired && job->step[slot] < job->ends[row]) continue;
+            if (job->table != NULL) {
+                job->answered[row] = job->step[slot];
+                job->fired[row] = (unsigned char)fired;
+                memcpy(job->logits + row * job->classes, own, job->classes * sizeof(float));
+            }
+            memcpy(job->features + row * job->units, after + slot * padded, job->units * sizeof(float));
+            if (job->chunks != NULL) job->last_entry[row] = job->entry[slot];
+            int64_t last = --job->live; /* the last slot moves here */
+            if (slot == last) continue;
+            int64_t buffer = job->buffer[slot];
+            job->buffer[slot] = job->buffer[last];
+            job->buffer[last] = buffer;
+            job->row[slot] = job->row[last];
+            job->step[slot] = job->step[last];
+            job->entry[slot] = job->entry[last];
+            job->projected[slot] = job->projected[last];
+            job->position[slot] = job->position[last];
+            memcpy(after + slot * padded, after + last * padded, padded * sizeof(float));
+            memcpy(cell + slot * padded, cell + last * padded, padded * sizeof(float));
+        }
+        job->swapped = !job->swapped;
+    }
+}
+
+/* The gradients of a step's gates, in place of the gates, and of the cell before it. */
+INLINE void NAME(lstm_back)(const float *hidden, float *cell, float *gates, int64_t padded) {
+    for (int64_t unit = 0; unit < padded; unit += LANES) {
+        V enter = load(gates + unit), forget = load(gates + padded + unit), candidate = load(gates + 2 * padded + unit);
+        V leave = load(gates + 3 * padded + unit), c = load(gates + 5 * padded + unit);
+        V outer = tangent(forget * c + enter * candidate), of_hidden = load(hidden + unit);
+        V of_cell = load(cell + unit) + of_hidden * leave * (1.0f - outer * outer);
+        store(cell + unit, of_cell * forget);
+        store(gates + unit, of_cell * candidate * enter * (1.0f - enter));
+        store(gates + padded + unit, of_cell * c * forget * (1.0f - forget));
+        store(gates + 2 * padded + unit, of_cell * enter * (1.0f - candidate * candidate));
+        store(gates + 3 * padded + unit, of_hidden * outer * leave * (1.0f - leave));
+    }
+}
+
+/* The same for a GRU, and the part of the gradient that passes the step through the update gate. */
+INLINE void NAME(gru_back)(const float *hidden, float *passed, float *gates, int64_t padded) {
+    for (int64_t unit = 0; unit < padded; unit += LANES) {
+        V recall = load(gates + unit), reset = load(gates + padded + unit), update = load(gates + 2 * padded + unit);
+        V candidate = load(gates + 3 * padded + unit), of_hidden = load(hidden + unit);
+        V of_candidate = of_hidden * (1.0f - update) * (1.0f - candidate * candidate);
+        store(passed + unit, of_hidden * update);
+        store(gates + unit, of_candidate * reset);
+        store(gates + padded + unit, of_candidate * recall * reset * (1.0f - reset));
+        V before = load(gates + 4 * padded + unit);
+        store(gates + 2 * padded + unit, of_hidden * (before - candidate) * update * (1.0f - update));
+        store(gates + 3 * padded + unit, of_candidate);
+    }
+}
+
+/* From the last step of every row to the first. */
+TARGET static void NAME(backward)(Job *job) {
+    const int64_t padded = job->padded, block = job->slots * padded, size = job->units * sizeof(float);
+    float *hidden = job->work, *next = hidden + block, *cell = next + block;
+    const float *weights = job->packed + packed_offsets(job).back;
+    memset(job->work, 0, 3 * block * sizeof(float)); /* units past the last keep a gradient of zero */
+    for (;;) {
+        for (; job->live < job->slots && job->next < job->rows; job->next += job->stride) {
+            int64_t slot = job->live++;
+            job->entry[slot] = job->last_entry[job->next];
+            if (job->every_step) memset(hidden + slot * padded, 0, size);
+            else memcpy(hidden + slot * padded, job->gradient + job->next * job->units, size);
+            memset(cell + slot * padded, 0, size);
+        }
+        if (!job->live) return;
+        const float *from[MAX_SLOTS];
+        float *to[MAX_SLOTS];
+        for (int64_t slot = job->live - 1; slot >= 0; slot--) {
+            int64_t entry = job->entry[slot];
+            float *kept = entry_at(job, entry), *own = hidden + slot * padded;
+            if (job->every_step)
+                for (int64_t unit = 0; unit < job->units; unit++) own[unit] += job->gradient[entry * job->units + unit];
+            if (job->gru) NAME(gru_back)(own, next + slot * padded, kept, padded);
+            else NAME(lstm_back)(own, cell + slot * padded, kept, padded);
+            from[slot] = kept;
+            job->entry[slot] = job->previous[entry];
+            if (job->entry[slot] >= 0) continue;
+            int64_t last = --job->live; /* the last slot moves here */
+            if (slot == last) continue;
+            job->entry[slot] = job->entry[last];
+            from[slot] = from[last];
+            memcpy(next + slot * padded, next + last * padded, padded * sizeof(float));
+            memcpy(cell + slot * padded, cell + last * padded, padded * sizeof(float));
+        }
+        for (int64_t slot = 0; slot < job->live; slot++) to[slot] = next + slot * padded;
+        if (!job->gru) memset(next, 0, job->live * padded * sizeof(float));
+        NAME(dense)(to, from, weights, (job->gru ? 3 : 4) * padded, padded, job->live);
+        float *other = hidden;
+        hidden = next;
+        next = other;
+    }
+}
+
+#undef V
+#undef I
+#undef INLINE
+#undef FUNCTION
+#undef UNROLL
+#undef CASE
+#undef FOR_ROWS
+#undef load
+#undef store
+#undef all
+#undef select
+#undef sigmoid
+#undef tangent
