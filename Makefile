@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NPM := install --silent --prefix .venv --ignore-scripts --fetch-retries=0 --fetch-timeout=60000 onnxruntime-web@1.30.0
 
-COMPILED := $(wildcard src/rankcode/engines/compiled/*.[ch])
+COMPILED := $(wildcard src/rankcode/compiled/*.[ch])
 
 .PHONY: demo test docs page check format clean
 

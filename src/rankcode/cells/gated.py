@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rankcode.compiled.sequence import read_sequence, reads
+
 KINDS = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
 MAX_LAYERS = 1000  # building a layer takes about a millisecond, whatever its size
 
@@ -53,9 +55,16 @@ class GatedLayers(nn.Module):
         return F.linear(x, input_weight, input_bias), F.linear(hidden, hidden_weight, hidden_bias)
 
     def run_layers(self, kernel: Any, inputs: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-        """All steps [rows, steps, features] with PyTorch's own layers, `torch.lstm` or `torch.gru`: the features after
-        every step, and the parts of the state after the last."""
+        """All steps [rows, steps, features], in C or with PyTorch's own layers, `torch.lstm` or `torch.gru`: the
+        features after every step, and the parts of the state after the last."""
         weights = [part for layer in range(self.num_layers) for part in self.weights(layer)]
+        if reads(inputs, *state, *weights):
+            after = []  # of each layer: the parts of its state
+            for layer in range(self.num_layers):
+                before = tuple(part[:, layer] for part in state)
+                inputs, *cell = read_sequence(inputs, before, tuple(weights[4 * layer : 4 * layer + 4]))
+                after.append((inputs[:, -1], *cell))
+            return [inputs, *map(joined, zip(*after, strict=True))]
         before = [part.transpose(0, 1) for part in state]
         if self.num_layers > 1:
             before = [part.contiguous() for part in before]
@@ -73,6 +82,6 @@ class GatedLayers(nn.Module):
         return f"input_size={self.input_size}, hidden_size={self.hidden_size}, num_layers={self.num_layers}"
 
 
-def joined(layers: list[Tensor]) -> Tensor:
+def joined(layers: Sequence[Tensor]) -> Tensor:
     """[rows, num_layers, hidden_size] from one [rows, hidden_size] for each layer."""
-    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(layers, 1)
+    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(list(layers), 1)

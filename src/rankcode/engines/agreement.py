@@ -90,8 +90,6 @@ class _Result:
     def __init__(self, case: _Case, network: Network, inputs: Tensor, engine: str, precision: str):
         self.case, self.network, self.engine, self.precision = case, network, engine, precision
         self.inputs = inputs.clone().requires_grad_()
-        if ENGINES[engine].can_run(network, self.inputs, case.rule) is not None:  # it computes no gradient of them
-            self.inputs.requires_grad_(False)
         lengths = case.lengths.to(inputs.device)
         with products_in(precision, inputs.is_cuda):
             self.run = run(network, self.inputs, lengths, case.rule, case.keep, engine)
@@ -105,8 +103,9 @@ class _Result:
         logits = self.run.logits[order.to(self.inputs.device)].double()
         weight = torch.linspace(-1, 1, logits.shape[1], dtype=torch.float64) / (1 + step[order, None])
         with products_in(self.precision, self.inputs.is_cuda):
-            of = [part for part in (*self.network.parameters(), self.inputs) if part.requires_grad]
-            found = torch.autograd.grad((logits * weight.to(logits.device)).sum(), of, retain_graph=True)
+            found = torch.autograd.grad(
+                (logits * weight.to(logits.device)).sum(), [*self.network.parameters(), self.inputs], retain_graph=True
+            )
         return logits.detach().cpu(), [part.double().cpu() for part in found]
 
 
@@ -116,7 +115,6 @@ def _checked(expected: _Result, got: _Result) -> Checked:
     wrong = _wrong_steps(got.case.rule, expected.decision, got.decision, same, tolerance.values)
     (logits, gradients), (got_logits, got_gradients) = expected.compared(same), got.compared(same)
     values = (logits - got_logits).abs().max().item() if len(logits) else 0.0
-    gradients = gradients[: len(got_gradients)]
     norms = [(a - b).norm() / a.norm().clamp(min=1e-12) for a, b in zip(gradients, got_gradients, strict=True)]
     worst = torch.stack(norms).amax().item()  # NaN if any is
     if not wrong and not (values <= tolerance.values and worst <= tolerance.gradients):

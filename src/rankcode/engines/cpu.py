@@ -1,6 +1,6 @@
 """Cells that read many steps at once, on a CPU: blocks of steps, and rows that have answered leave between blocks.
 
-LSTM and GRU run with PyTorch's own layers.
+LSTM and GRU of one layer run with `compiled` where it can; see `GatedLayers.run_layers` for how this engine runs them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankcode.cells import LSTM
 from rankcode.engines.block_reading import read_in_blocks
 from rankcode.engines.cpu_settings import is_small, run_with_settings
 from rankcode.engines.run import Keep, Run, reads_sequences
@@ -44,14 +43,7 @@ def run(
         plan.expect(np.sort(expected_steps.numpy()), len(inputs))
     small = is_small(plan.weights, len(inputs))
     reading = partial(read_in_blocks, network, inputs, lengths, rule, keep, plan, network.cell.forward_sequence)
-    return run_with_settings(reading, small, plan.native)
-
-
-def _is_faster_without_onednn(cell: nn.Module, inputs: Tensor) -> bool:
-    """oneDNN's LSTM always computes the gradient of its inputs, which takes long if these are large."""
-    if not isinstance(cell, LSTM) or not torch.is_grad_enabled() or inputs.requires_grad:
-        return False
-    return len(inputs) >= 64 and cell.input_size >= 256 and cell.hidden_size >= 32
+    return run_with_settings(reading, small)
 
 
 class _Plan:
@@ -64,12 +56,10 @@ class _Plan:
             sizes = sum(part.numel() for part in parts), sum(part.numel() for part in parts if part.dim() == 1) // 8
             _SIZES[cell] = sizes
         self.weights, units = sizes
-        self.native = _is_faster_without_onednn(cell, inputs)
-        onednn = isinstance(cell, LSTM) and inputs.dtype == torch.float32 and not self.native
         # Of a block, whatever its size; of a step, whatever the number of rows; of a step of a row.
-        self.block_cost = 350_000 + (1.5 * self.weights if onednn else 0)  # oneDNN lays out the weights in every call
-        self.step_cost = (500 if onednn else 8_000) + 0.03 * self.weights
-        self.row_cost = 50 + 0.02 * self.weights + (3 if onednn else 9) * units
+        self.block_cost = 350_000 + 1.5 * self.weights  # weights are laid out in every call
+        self.step_cost = 500 + 0.03 * self.weights
+        self.row_cost = 50 + 0.02 * self.weights + 3 * units
         if gradients:
             self.block_cost, self.step_cost, self.row_cost = 2 * self.block_cost, 3 * self.step_cost, 3 * self.row_cost
         self.row_cost += 150  # readout and rule

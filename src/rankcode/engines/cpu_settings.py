@@ -31,20 +31,6 @@ def single_thread_if(small: bool) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def without_onednn() -> Iterator[None]:
-    """Run LSTMs with PyTorch's own kernels instead of oneDNN's. Only in the main thread: the setting is global."""
-    mkldnn: Any = torch.backends.mkldnn
-    if not mkldnn.enabled or not _in_main_thread():
-        yield
-        return
-    mkldnn.enabled = False
-    try:
-        yield
-    finally:
-        mkldnn.enabled = True
-
-
 class _Settings:
     """Denormal numbers are replaced by zero in this thread, and small steps run in one thread, until it is called or
     deleted. With denormal numbers a CPU is many times as slow, and gradients that fade from step to step, in networks
@@ -74,12 +60,8 @@ def _begin_backward(small: bool, gradient: Tensor) -> None:
     engine.queue_callback(_Settings(small))
 
 
-def run_with_settings(run: Callable[[], Run], small: bool, native: bool = False) -> Run:
-    """Run forward with denormals flushed, in one thread if `small`, without oneDNN if `native`. The backward pass has
-    the same settings."""
-    if native:
-        with without_onednn():
-            return run_with_settings(run, small)
+def run_with_settings(run: Callable[[], Run], small: bool) -> Run:
+    """Run forward with denormals flushed, in one thread if `small`. The backward pass has the same settings."""
     settings = _Settings(small)
     try:
         result = run()

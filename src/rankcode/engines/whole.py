@@ -16,6 +16,7 @@ from rankcode.engines.run import (
     activate,
     ask,
     decide_rows,
+    is_table,
     planted_steps,
     read_steps,
     reads_sequences,
@@ -72,7 +73,7 @@ def _spikes(network: Network, features: Tensor, logits: Tensor, rule: Rule) -> T
     """Whether the rule fires at each step, had it not fired before: [rows, steps]."""
     rows, steps = logits.shape[:2]
     activations, probabilities = activate(network, logits)
-    if hasattr(rule, "table"):
+    if is_table(rule):
         return (activations >= table_of(rule, steps, network.num_classes, activations.dtype, activations.device)).any(2)
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
     fired = []

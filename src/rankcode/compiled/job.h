@@ -15,10 +15,15 @@ typedef struct {
     const float *x;
     const int64_t *ends;
     const float *table;
-    /* Results for each row: the steps read, whether it fired, the features, and the logits or NULL. */
+    /* The state before the first step [rows, units], or NULL for zeros. */
+    const float *first_hidden, *first_cell;
+    /* Results for each row: the steps read, whether it fired, the logits, and the cell after the last step, or NULL. */
     int64_t *answered;
     unsigned char *fired;
-    float *features, *logits;
+    float *logits, *last_cell;
+    /* The features of each row after its last step or, if `every_step`, after each. Their gradients have these strides, too. */
+    float *features;
+    int64_t every_step, row_stride, step_stride;
     /* The rows of a thread: next, next + stride, …, at most `slots` of them at once, in its memory `work`. The inputs of
        `ahead` steps are multiplied at once. */
     int64_t next, stride, slots, ahead;
@@ -33,6 +38,8 @@ typedef struct {
     int64_t shift, width, entries, capacity, full;
     int64_t *place, *previous; /* of each entry: row · steps + step; the entry of the step before, or -1 */
     int64_t *last_entry;       /* of each row */
-    int64_t every_step;        /* whether the features of every entry are kept, and have gradients */
-    const float *gradient;     /* of the features of each row or, if `every_step`, of each entry */
+    /* Gradients: those of the features and of the cell after the last step, or NULL, are given; those of the state before
+       the first step are wanted, or NULL. */
+    const float *gradient, *of_last_cell;
+    float *of_first_hidden, *of_first_cell;
 } Job;

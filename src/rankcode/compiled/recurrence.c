@@ -1,4 +1,4 @@
-/* LSTM and GRU through time on a CPU: each row until its rule fires, and back from there. See steps.h.
+/* A layer of LSTM or GRU through time on a CPU: each row until its rule fires, and back from there. See steps.h.
 
 Plain C with the vector types of GCC and Clang, called from Python with ctypes. */
 
@@ -34,10 +34,14 @@ static inline Offsets packed_offsets(const Job *job) {
 }
 
 /* What is kept of a step: input gate, forget gate, candidate and output gate (for a GRU the contribution of the hidden
-   state to the candidate, reset gate, update gate and candidate), replaced by their gradients in the backward pass;
-   the hidden state before and, for an LSTM, the cell before; and, if `every_step`, the hidden state after. */
+   state to the candidate, reset gate, update gate and candidate), replaced by their gradients in the backward pass; the
+   hidden state before and, for an LSTM, the cell before. */
 static inline float *entry_at(const Job *job, int64_t entry) {
     return job->chunks[entry >> job->shift] + (entry & (((int64_t)1 << job->shift) - 1)) * job->width;
+}
+
+static inline float *features_at(const Job *job, int64_t row, int64_t step) {
+    return job->features + row * job->row_stride + step * job->step_stride;
 }
 
 /* Outputs are divided into panels of 4 vectors, then 2, then 1. */

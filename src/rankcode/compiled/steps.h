@@ -152,7 +152,6 @@ INLINE void NAME(lstm)(const Job *job, const NAME(Places) * at, int64_t first, c
             store(entry + 3 * padded, leave);
             store(entry + 4 * padded, load(at->hidden[first + row] + unit));
             store(entry + 5 * padded, before);
-            if (job->every_step) store(entry + 6 * padded, h);
         }
     }
 }
@@ -176,7 +175,6 @@ INLINE void NAME(gru)(const Job *job, const NAME(Places) * at, int64_t first, co
             store(entry + 2 * padded, update);
             store(entry + 3 * padded, candidate);
             store(entry + 4 * padded, before);
-            if (job->every_step) store(entry + 5 * padded, h);
         }
     }
 }
@@ -281,6 +279,7 @@ FUNCTION void NAME(logits)(const Job *job, const float *hidden, float *inner, fl
 /* Read rows until all have answered, or until there is no memory left for the next step: then the job is `full`. */
 TARGET static void NAME(forward)(Job *job) {
     const int64_t padded = job->padded, width = (job->gru ? 3 : 4) * padded, block = job->slots * padded;
+    const int64_t size = job->units * sizeof(float);
     float *cell = job->work + 2 * block, *logits = cell + block, *inner = logits + job->slots * job->padded_classes;
     float *buffers = inner + job->slots * job->padded_inner;
     NAME(Places) at;
@@ -293,6 +292,8 @@ TARGET static void NAME(forward)(Job *job) {
             job->entry[slot] = -1;
             memset(hidden + slot * padded, 0, padded * sizeof(float));
             memset(cell + slot * padded, 0, padded * sizeof(float));
+            if (job->first_hidden != NULL) memcpy(hidden + slot * padded, job->first_hidden + job->next * job->units, size);
+            if (job->first_cell != NULL) memcpy(cell + slot * padded, job->first_cell + job->next * job->units, size);
         }
         job->full = job->chunks != NULL && job->entries + job->live > job->capacity;
         if (!job->live || job->full) return;
@@ -318,13 +319,15 @@ TARGET static void NAME(forward)(Job *job) {
             int fired = job->table != NULL && NAME(fires)(job, own, job->table + step * job->padded_classes);
             job->position[slot]++;
             job->projected[slot]--;
+            if (job->every_step) memcpy(features_at(job, row, step), after + slot * padded, size);
             if (!fired && job->step[slot] < job->ends[row]) continue;
             if (job->table != NULL) {
                 job->answered[row] = job->step[slot];
                 job->fired[row] = (unsigned char)fired;
                 memcpy(job->logits + row * job->classes, own, job->classes * sizeof(float));
             }
-            memcpy(job->features + row * job->units, after + slot * padded, job->units * sizeof(float));
+            if (!job->every_step) memcpy(features_at(job, row, 0), after + slot * padded, size);
+            if (job->last_cell != NULL) memcpy(job->last_cell + row * job->units, cell + slot * padded, size);
             if (job->chunks != NULL) job->last_entry[row] = job->entry[slot];
             int64_t last = --job->live; /* the last slot moves here */
             if (slot == last) continue;
@@ -373,19 +376,30 @@ INLINE void NAME(gru_back)(const float *hidden, float *passed, float *gates, int
     }
 }
 
+/* A row has been taken back to its first step: the last slot moves to its place. */
+FUNCTION void NAME(leave)(Job *job, int64_t slot, float *next, float *cell) {
+    const int64_t last = --job->live, padded = job->padded;
+    job->row[slot] = job->row[last];
+    job->entry[slot] = job->entry[last];
+    memmove(next + slot * padded, next + last * padded, padded * sizeof(float));
+    memmove(cell + slot * padded, cell + last * padded, padded * sizeof(float));
+}
+
 /* From the last step of every row to the first. */
 TARGET static void NAME(backward)(Job *job) {
-    const int64_t padded = job->padded, block = job->slots * padded, size = job->units * sizeof(float);
+    const int64_t padded = job->padded, block = job->slots * padded, units = job->units, size = units * sizeof(float);
     float *hidden = job->work, *next = hidden + block, *cell = next + block;
     const float *weights = job->packed + packed_offsets(job).back;
     memset(job->work, 0, 3 * block * sizeof(float)); /* units past the last keep a gradient of zero */
     for (;;) {
         for (; job->live < job->slots && job->next < job->rows; job->next += job->stride) {
-            int64_t slot = job->live++;
-            job->entry[slot] = job->last_entry[job->next];
+            int64_t slot = job->live++, row = job->next;
+            job->row[slot] = row;
+            job->entry[slot] = job->last_entry[row];
             if (job->every_step) memset(hidden + slot * padded, 0, size);
-            else memcpy(hidden + slot * padded, job->gradient + job->next * job->units, size);
-            memset(cell + slot * padded, 0, size);
+            else memcpy(hidden + slot * padded, job->gradient + row * job->row_stride, size);
+            if (job->of_last_cell != NULL) memcpy(cell + slot * padded, job->of_last_cell + row * units, size);
+            else memset(cell + slot * padded, 0, size);
         }
         if (!job->live) return;
         const float *from[MAX_SLOTS];
@@ -393,23 +407,28 @@ TARGET static void NAME(backward)(Job *job) {
         for (int64_t slot = job->live - 1; slot >= 0; slot--) {
             int64_t entry = job->entry[slot];
             float *kept = entry_at(job, entry), *own = hidden + slot * padded;
-            if (job->every_step)
-                for (int64_t unit = 0; unit < job->units; unit++) own[unit] += job->gradient[entry * job->units + unit];
+            if (job->every_step) {
+                int64_t row = job->row[slot], step = job->place[entry] - row * job->steps;
+                const float *gradient = job->gradient + row * job->row_stride + step * job->step_stride;
+                for (int64_t unit = 0; unit < units; unit++) own[unit] += gradient[unit];
+            }
             if (job->gru) NAME(gru_back)(own, next + slot * padded, kept, padded);
             else NAME(lstm_back)(own, cell + slot * padded, kept, padded);
             from[slot] = kept;
             job->entry[slot] = job->previous[entry];
-            if (job->entry[slot] >= 0) continue;
-            int64_t last = --job->live; /* the last slot moves here */
-            if (slot == last) continue;
-            job->entry[slot] = job->entry[last];
-            from[slot] = from[last];
-            memcpy(next + slot * padded, next + last * padded, padded * sizeof(float));
-            memcpy(cell + slot * padded, cell + last * padded, padded * sizeof(float));
+            if (job->entry[slot] >= 0 || job->of_first_hidden != NULL) continue;
+            from[slot] = from[job->live - 1]; /* nobody needs the gradient of the state before the first step */
+            NAME(leave)(job, slot, next, cell);
         }
         for (int64_t slot = 0; slot < job->live; slot++) to[slot] = next + slot * padded;
         if (!job->gru) memset(next, 0, job->live * padded * sizeof(float));
         NAME(dense)(to, from, weights, (job->gru ? 3 : 4) * padded, padded, job->live);
+        for (int64_t slot = job->live - 1; slot >= 0; slot--) {
+            if (job->entry[slot] >= 0) continue;
+            memcpy(job->of_first_hidden + job->row[slot] * units, next + slot * padded, size);
+            if (!job->gru) memcpy(job->of_first_cell + job->row[slot] * units, cell + slot * padded, size);
+            NAME(leave)(job, slot, next, cell);
+        }
         float *other = hidden;
         hidden = next;
         next = other;

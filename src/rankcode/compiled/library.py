@@ -28,16 +28,15 @@ class Job(ctypes.Structure):
             "lanes gru inputs units padded classes padded_classes inner padded_inner activation one_output rows steps",
         ),
         *_fields(c_void_p, "weight_ih weight_hh bias_ih bias_hh inner_weight inner_bias last_weight last_bias packed"),
-        *_fields(c_void_p, "x ends table answered fired features logits"),
+        *_fields(c_void_p, "x ends table first_hidden first_cell answered fired logits last_cell features"),
+        *_fields(c_int64, "every_step row_stride step_stride"),
         *_fields(c_int64, "next stride slots ahead"),
         *_fields(c_void_p, "work"),
         *_fields(c_int64, "live swapped"),
         *_fields(c_int64 * MAX_SLOTS, "row step entry projected position buffer"),
         *_fields(c_void_p, "chunks"),
         *_fields(c_int64, "shift width entries capacity full"),
-        *_fields(c_void_p, "place previous last_entry"),
-        *_fields(c_int64, "every_step"),
-        *_fields(c_void_p, "gradient"),
+        *_fields(c_void_p, "place previous last_entry gradient of_last_cell of_first_hidden of_first_cell"),
     ]
 
     def copy(self) -> Job:
@@ -51,7 +50,7 @@ NEW.buffer[:] = range(MAX_SLOTS)
 @lru_cache(maxsize=1)
 def functions() -> Any:
     """The functions of recurrence.c, which release Python's lock; None if they were not compiled."""
-    spec = find_spec("rankcode.engines.compiled._recurrence")
+    spec = find_spec("rankcode.compiled._recurrence")
     if spec is None or spec.origin is None:
         return None
     try:

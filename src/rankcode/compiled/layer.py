@@ -1,0 +1,228 @@
+"""Rows read by a layer of LSTM or GRU, in one or more threads, and the gradients of its weights."""
+
+from __future__ import annotations
+
+import math
+from ctypes import addressof, byref, c_void_p
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankcode.compiled.library import NEW, functions, in_threads, openmp
+
+SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
+AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows
+MIN_PARALLEL_SIZE = 1e7  # multiplications of all steps; fewer take a tenth of a millisecond
+MAX_CHUNK_VALUES = 2**19  # 2 MB
+MAX_CHUNKS_AT_ONCE = 64
+MAX_FREE_VALUES = 2**26  # 256 MB
+_FREE: dict[int, list[np.ndarray]] = {}  # chunks to use again, by size: fresh memory takes longer to map than a step
+
+
+class Layer:
+    """A batch, and the layer that reads it.
+
+    `weights`: as `torch.nn.LSTM` or `GRU` has them. `inputs` [rows, steps, features]: each row is read up to its step
+    in `ends`, or until a rule fires, whose fields of the job the caller sets. `state`: hidden state and, for an LSTM,
+    cell before the first step, [rows, units], instead of zeros. `every_step`: the features of every step read are
+    returned, not only of the last. `saves`: what the backward pass needs is kept.
+    """
+
+    def __init__(
+        self,
+        weights: tuple[Tensor, ...],
+        inputs: Tensor,
+        ends: Tensor,
+        state: tuple[Tensor, ...] = (),
+        every_step: bool = False,
+        saves: bool = False,
+    ):
+        rows, steps, features = inputs.shape
+        units = weights[1].shape[1]
+        self.gates = weights[1].shape[0] // units
+        if features != weights[0].shape[1]:
+            raise ValueError(f"the cell reads {weights[0].shape[1]} numbers a step, not {features}")
+        self.inputs, self.ends = checked(inputs, rows, steps, features), ends.long().contiguous()
+        if len(ends) != rows or not 1 <= self.ends.min() <= self.ends.max() <= steps:
+            raise ValueError(f"lengths must be {rows} numbers from 1 to {steps}")
+        self.saves, self.every_step = saves, every_step
+        self.job = job = NEW.copy()
+        job.lanes = min(functions().most_lanes(), 8 if units <= 8 else 16)
+        job.gru, job.inputs, job.units, job.rows, job.steps = self.gates == 3, features, units, rows, steps
+        job.padded, job.ahead, job.every_step = self.padded(units), AHEAD, every_step
+        job.row_stride, job.step_stride = units, rows * units
+        job.x, job.ends = self.inputs.data_ptr(), self.ends.data_ptr()
+        lines, sizes = self.gates * units, ((features,), (units,), (), ())
+        # In memory, as long as the job.
+        self.kept = [checked(part, lines, *size) for part, size in zip(weights, sizes, strict=True)]
+        job.weight_ih, job.weight_hh, job.bias_ih, job.bias_hh = (part.data_ptr() for part in self.kept)
+        for name, part in zip(("first_hidden", "first_cell"), state, strict=False):
+            self.kept.append(checked(part, rows, units))
+            setattr(job, name, self.kept[-1].data_ptr())
+        size = rows * steps * sum(part.numel() for part in self.kept[:2])
+        parallel = size >= MIN_PARALLEL_SIZE and openmp() is not None
+        job.stride = min(torch.get_num_threads(), -(-rows // 2)) if parallel else 1
+        job.slots = min(SLOTS, -(-rows // job.stride))
+        self.shares: list[_Share] = []
+        self.of_inputs: Tensor | None = None  # set it to have the gradients of the inputs that are read written there
+
+    def memory(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """New memory for a field of the job."""
+        found = torch.empty(shape, dtype=dtype)
+        self.kept.append(found)
+        setattr(self.job, name, found.data_ptr())
+        return found
+
+    def padded(self, size: int) -> int:
+        """The size in whole vectors."""
+        return -(-size // self.job.lanes) * self.job.lanes
+
+    def read(self) -> Tensor:
+        """The features of each row's last step read, [rows, units], or, with `every_step`, [steps, rows, units], of
+        which those of steps that are not read are not set."""
+        job, (rows, steps, _) = self.job, self.inputs.shape
+        if not job.packed:
+            self.memory("packed", functions().packed_size(byref(job), self.saves))
+            functions().pack(byref(job), self.saves)
+        if self.saves:
+            self.memory("last_entry", rows, dtype=torch.int64)
+            job.width = (5 if job.gru else 6) * job.padded
+        features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
+        job.features = features.data_ptr()
+        self.shares = left = [_Share(self, number) for number in range(job.stride)]
+        while left:
+            in_threads(functions().read_all, [share.job for share in left])
+            left = [share for share in left if share.job.full]
+            for share in left:
+                share.add_chunks()
+        return features
+
+    @property
+    def chunks(self) -> list[Tensor]:
+        """The memory of what is kept."""
+        return [chunk for share in self.shares for chunk in share.chunks]
+
+    def gradients(self, gradient: Tensor, of_cell: Tensor | None = None) -> list[Tensor]:
+        """The gradients of the weights, given that of what `read` returned and, of an LSTM, that of the cell after the
+        last step. What was kept is overwritten."""
+        if not self.shares:  # a second backward pass through the same graph
+            self.read()
+        gradient, job = gradient.contiguous(), self.job
+        of_cell = None if of_cell is None else of_cell.contiguous()
+        for share in self.shares:
+            share.job.gradient = gradient.data_ptr()
+            share.job.of_last_cell = None if of_cell is None else of_cell.data_ptr()
+            share.job.of_first_hidden, share.job.of_first_cell = job.of_first_hidden, job.of_first_cell
+            share.job.next, share.job.live = share.number, 0
+        in_threads(functions().go_back_all, [share.job for share in self.shares])
+        padded, units, inputs = job.padded, job.units, job.inputs
+        # The columns belong to the inputs, a 1 and the hidden state.
+        of_gates = torch.zeros(4 * padded, inputs + 1 + units)
+        for share in self.shares:
+            share.add_gradients(of_gates)
+            if self.of_inputs is not None:
+                share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, inputs))
+            share.free()
+        self.shares = []
+        of_gates = of_gates.view(4, padded, -1)[:, :units]
+        of_input, of_bias, of_hidden = of_gates.split((inputs, 1, units), 2)
+        read, heard = slice(None), slice(None)  # the gates that read the inputs, and the hidden state
+        if job.gru:  # the hidden state's part of the candidate, reset gate, update gate and candidate
+            read, heard = slice(1, None), [1, 2, 0]
+        return [
+            of_input[read].flatten(0, 1),
+            of_hidden[heard].flatten(0, 1),
+            of_bias[read].flatten(),
+            of_bias[heard].flatten().clone(),
+        ]
+
+
+class _Share:
+    """The rows of one thread, and what is kept of their steps."""
+
+    def __init__(self, layer: Layer, number: int):
+        self.job = job = layer.job.copy()
+        job.next = self.number = number
+        size = 3 * job.padded + job.padded_classes + job.padded_inner + job.ahead * layer.gates * job.padded
+        self.work = torch.empty(job.slots * size)
+        job.work = self.work.data_ptr()
+        self.arrays: list[np.ndarray] = []
+        self.chunks: list[Tensor] = []
+        if layer.saves:
+            total = int(layer.ends[number :: job.stride].sum())
+            self.place, self.previous = torch.empty(2, total, dtype=torch.int64)
+            job.place, job.previous = self.place.data_ptr(), self.previous.data_ptr()
+            # A chunk has room for an eighth to a quarter of all steps, or is as large as it may be.
+            largest = max(MAX_CHUNK_VALUES // job.width, job.slots)
+            job.shift = int(math.log2(min(largest, max(total / 4, job.slots))))
+            self.addresses = (c_void_p * -(-total >> job.shift))()
+            job.chunks = addressof(self.addresses)
+            self.add_chunks()
+
+    def add_chunks(self) -> None:
+        """Memory for all steps that may follow, or for some of them. Fresh memory takes no place until it is used."""
+        job, number = self.job, len(self.chunks)
+        for place in range(number, min(number + MAX_CHUNKS_AT_ONCE, len(self.addresses))):
+            array = _take_chunk(job.width << job.shift)
+            self.arrays.append(array)
+            self.addresses[place] = array.ctypes.data
+            self.chunks.append(torch.from_numpy(array))
+            job.capacity += 1 << job.shift
+
+    def free(self) -> None:
+        """Keep some of the memory for others."""
+        for array in self.arrays:
+            free = _FREE.setdefault(len(array), [])
+            if sum(size * len(each) for size, each in _FREE.items()) + len(array) <= MAX_FREE_VALUES:
+                free.append(array)
+
+    def entries(self) -> list[Tensor]:
+        """What is kept of each step: [entries, width] for each chunk."""
+        job, left = self.job, self.job.entries
+        counts = [min(1 << job.shift, left - (number << job.shift)) for number in range(len(self.chunks))]
+        return [
+            chunk[: count * job.width].view(count, job.width)
+            for chunk, count in zip(self.chunks, counts, strict=True)
+            if count > 0
+        ]
+
+    def add_gradients(self, of_gates: Tensor) -> None:
+        """Add this share's part of the gradients of the gates' weights, [4 · padded, inputs + 1 + units]."""
+        job, padded, first = self.job, self.job.padded, 0
+        for part in self.entries():
+            before = torch.empty(len(part), of_gates.shape[1])
+            functions().gather(byref(job), first, len(part), before.data_ptr())
+            first += len(part)
+            turned = part[:, : 4 * padded].t()
+            if not job.gru:
+                of_gates.addmm_(turned, before)
+            else:  # the first gate does not read the inputs, the last not the hidden state
+                of_gates[padded:, : job.inputs + 1].addmm_(turned[padded:], before[:, : job.inputs + 1])
+                of_gates[: 3 * padded, job.inputs + 1 :].addmm_(turned[: 3 * padded], before[:, job.inputs + 1 :])
+                of_gates[:padded, job.inputs] += part[:, :padded].sum(0)
+
+    def set_input_gradients(self, weight: Tensor, of_inputs: Tensor) -> None:
+        """Of those that were read."""
+        job, first = self.job, 0
+        gates, skipped = (3, 1) if job.gru else (4, 0)
+        weight = torch.nn.functional.pad(weight.view(gates, job.units, -1), (0, 0, 0, job.padded - job.units))
+        weight = weight.flatten(0, 1)
+        for part in self.entries():
+            found = part[:, skipped * job.padded : 4 * job.padded] @ weight
+            of_inputs.index_copy_(0, self.place[first : first + len(part)], found)
+            first += len(part)
+
+
+def checked(part: Tensor, *shape: int) -> Tensor:
+    """As C reads it: contiguous, and of the right shape and type."""
+    if part.shape != shape or part.dtype is not torch.float32 or not part.is_cpu:
+        raise ValueError(f"expected float32 of shape {list(shape)} on the CPU, not {part.dtype} {list(part.shape)}")
+    return part.contiguous()
+
+
+def _take_chunk(size: int) -> np.ndarray:
+    try:
+        return _FREE[size].pop()
+    except (KeyError, IndexError):
+        return np.empty(size, np.float32)

@@ -1,0 +1,124 @@
+"""LSTM and GRU on a CPU, in C: steps, readout and rule in one call.
+
+Up to 48 rows are read at once. When one answers, the next row takes its place, so time follows the sum of steps read,
+however the answers are distributed. The backward pass works in the same way, from each row's answer to its first step;
+the gradients of the weights are matrix multiplications over the steps that were read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rankcode.compiled.layer import Layer, checked
+from rankcode.compiled.library import functions
+from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step, is_table, planted_steps, readout_of, table_of
+from rankcode.network import Network
+from rankcode.rules import Rule
+
+ACTIVATIONS = ("relu", "tanh", "sigmoid")  # of a readout's hidden layer, as in recurrence.c
+
+
+def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
+    if functions() is None:
+        return "it was not compiled when rankcode was installed: install a C compiler, then rankcode again"
+    if inputs.device.type != "cpu":
+        return f"the inputs are on {inputs.device}"
+    if not has_fused_step(network) or network.cell.num_layers > 1:
+        return "it runs LSTMs and GRUs of one layer"
+    if inputs.dtype != torch.float32:
+        return f"it runs float32, the network is {inputs.dtype}"
+    if torch.is_autocast_enabled("cpu"):
+        return "it does not support mixed precision"
+    if hasattr(rule, "planted_steps"):
+        return None
+    if not is_table(rule) or network.activation == "membrane":
+        return f"{type(rule).__name__} is not a table of thresholds for probabilities"
+    if readout_of(network) is None:
+        return "with this rule it supports linear readouts and those with one hidden layer"
+    return None
+
+
+def run(
+    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
+) -> Run:
+    rows, planted, weights = len(inputs), planted_steps(rule, lengths), network.cell.weights(0)
+    gradients = torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights))
+    ends = lengths if planted is None else planted.minimum(lengths)
+    layer = Layer(weights, inputs, ends, every_step=keep == "read", saves=gradients)
+    if planted is None:
+        answered, fired, logits = _add_rule(layer, network, rule)
+    else:
+        answered, fired, logits = ends, planted <= lengths, None
+    features, place = _Features.apply(layer, answered, inputs, *weights)  # type: ignore[misc]
+    if keep == "answer":
+        if logits is None or torch.is_grad_enabled():
+            logits = network.logits(features)
+        return Run(
+            decide_rows(network, rule, logits, answered, fired), logits, torch.arange(rows), answered, lengths, keep
+        )
+    logits, row, step = network.logits(features), place % rows, place // rows + 1
+    answers = torch.searchsorted(place, (answered - 1) * rows + torch.arange(rows))
+    decision = decide_rows(network, rule, logits.detach()[answers], answered, fired)
+    return Run(decision, logits, row, step, lengths, keep)
+
+
+def _add_rule(layer: Layer, network: Network, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
+    """Read until the rule fires. Returns the tensors for the steps read, whether the rule fired, and the logits."""
+    job, (rows, steps, _) = layer.job, layer.inputs.shape
+    inner, activation, last = readout_of(network)  # type: ignore[misc]
+    classes = job.classes = network.num_classes
+    job.one_output, job.padded_classes, size = network.activation == "sigmoid", layer.padded(classes), job.units
+    parts = []
+    if inner is not None:
+        size = job.inner = inner.out_features
+        job.padded_inner, job.activation = layer.padded(size), ACTIVATIONS.index(activation)
+        parts = [checked(inner.weight, size, job.units), checked(inner.bias, size)]
+        job.inner_weight, job.inner_bias = (part.data_ptr() for part in parts)
+    parts += [checked(last.weight, network.outputs, size), checked(last.bias, network.outputs)]
+    job.last_weight, job.last_bias = (part.data_ptr() for part in parts[-2:])
+    table = checked(table_of(rule, steps, classes, torch.float32, layer.inputs.device), steps, classes)
+    table = F.pad(table, (0, job.padded_classes - classes), value=math.inf)
+    job.table = table.data_ptr()
+    layer.kept += [*parts, table]
+    return (
+        layer.memory("answered", rows, dtype=torch.int64),
+        layer.memory("fired", rows, dtype=torch.bool),
+        layer.memory("logits", rows, classes),
+    )
+
+
+class _Features(torch.autograd.Function):
+    """The features of each row's answer or, if the layer has those of every step, of every step read with its place:
+    step · rows + row, with steps counted from 0."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: Layer, answered: Tensor, inputs: Tensor, *weights: Tensor):  # type: ignore[override]
+        features, place = layer.read(), torch.empty(0, dtype=torch.int64)
+        if layer.every_step:
+            place = (torch.arange(inputs.shape[1])[:, None] < answered).flatten().nonzero()[:, 0]
+            features = features.flatten(0, 1).index_select(0, place)
+        ctx.mark_non_differentiable(place)
+        if layer.saves:
+            ctx.layer = layer
+            # The chunks are saved so that PyTorch knows of their memory.
+            ctx.save_for_backward(place, inputs, *weights, *layer.chunks)
+        return features, place
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor):  # type: ignore[override]
+        saved, layer = ctx.saved_tensors, ctx.layer  # an error if they are gone, or were changed in place
+        place, inputs = saved[:2]
+        if layer.every_step:
+            every = torch.empty(inputs.shape[0] * inputs.shape[1], gradient.shape[1])  # those not read take no place
+            gradient = every.index_copy_(0, place, gradient)
+        if ctx.needs_input_grad[2]:
+            layer.of_inputs = torch.zeros_like(inputs, memory_format=torch.contiguous_format)
+        of_weights = layer.gradients(gradient)
+        return None, None, layer.of_inputs, *of_weights
