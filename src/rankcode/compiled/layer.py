@@ -123,7 +123,8 @@ class Layer:
             share.add_gradients(of_gates)
             if self.of_inputs is not None:
                 share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, inputs))
-            share.free()
+            for array in share.arrays:
+                _keep_chunk(array)
         self.shares = []
         of_gates = of_gates.view(4, padded, -1)[:, :units]
         of_input, of_bias, of_hidden = of_gates.split((inputs, 1, units), 2)
@@ -170,13 +171,6 @@ class _Share:
             self.chunks.append(torch.from_numpy(array))
             job.capacity += 1 << job.shift
 
-    def free(self) -> None:
-        """Keep some of the memory for others."""
-        for array in self.arrays:
-            free = _FREE.setdefault(len(array), [])
-            if sum(size * len(each) for size, each in _FREE.items()) + len(array) <= MAX_FREE_VALUES:
-                free.append(array)
-
     def entries(self) -> list[Tensor]:
         """What is kept of each step: [entries, width] for each chunk."""
         job, left = self.job, self.job.entries
@@ -189,18 +183,23 @@ class _Share:
 
     def add_gradients(self, of_gates: Tensor) -> None:
         """Add this share's part of the gradients of the gates' weights, [4 · padded, inputs + 1 + units]."""
-        job, padded, first = self.job, self.job.padded, 0
-        for part in self.entries():
-            before = torch.empty(len(part), of_gates.shape[1])
-            functions().gather(byref(job), first, len(part), before.data_ptr())
-            first += len(part)
-            turned = part[:, : 4 * padded].t()
-            if not job.gru:
-                of_gates.addmm_(turned, before)
-            else:  # the first gate does not read the inputs, the last not the hidden state
-                of_gates[padded:, : job.inputs + 1].addmm_(turned[padded:], before[:, : job.inputs + 1])
-                of_gates[: 3 * padded, job.inputs + 1 :].addmm_(turned[: 3 * padded], before[:, job.inputs + 1 :])
-                of_gates[:padded, job.inputs] += part[:, :padded].sum(0)
+        job, padded, width = self.job, self.job.padded, of_gates.shape[1]
+        many = max(MAX_CHUNK_VALUES // width, 1)
+        array = _take_chunk(many * width)
+        gathered = torch.from_numpy(array).view(many, width)
+        for number, entries in enumerate(self.entries()):
+            for first in range(0, len(entries), many):
+                gates = entries[first : first + many, : 4 * padded]
+                before = gathered[: len(gates)]
+                functions().gather(byref(job), (number << job.shift) + first, len(gates), before.data_ptr())
+                turned = gates.t()
+                if not job.gru:
+                    of_gates.addmm_(turned, before)
+                else:  # the first gate does not read the inputs, the last not the hidden state
+                    of_gates[padded:, : job.inputs + 1].addmm_(turned[padded:], before[:, : job.inputs + 1])
+                    of_gates[: 3 * padded, job.inputs + 1 :].addmm_(turned[: 3 * padded], before[:, job.inputs + 1 :])
+                    of_gates[:padded, job.inputs] += gates[:, :padded].sum(0)
+        _keep_chunk(array)
 
     def set_input_gradients(self, weight: Tensor, of_inputs: Tensor) -> None:
         """Of those that were read."""
@@ -226,3 +225,9 @@ def _take_chunk(size: int) -> np.ndarray:
         return _FREE[size].pop()
     except (KeyError, IndexError):
         return np.empty(size, np.float32)
+
+
+def _keep_chunk(array: np.ndarray) -> None:
+    """For others, unless there is much already."""
+    if sum(size * len(free) for size, free in _FREE.items()) + len(array) <= MAX_FREE_VALUES:
+        _FREE.setdefault(len(array), []).append(array)
