@@ -96,6 +96,8 @@ class Layer:
             left = [share for share in left if share.job.full]
             for share in left:
                 share.add_chunks()
+        for share in self.shares:
+            share.keep_chunks(-(-share.job.entries >> share.job.shift))
         return features
 
     @property
@@ -123,8 +125,7 @@ class Layer:
             share.add_gradients(of_gates)
             if self.of_inputs is not None:
                 share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, inputs))
-            for array in share.arrays:
-                _keep_chunk(array)
+            share.keep_chunks(0)
         self.shares = []
         of_gates = of_gates.view(4, padded, -1)[:, :units]
         of_input, of_bias, of_hidden = of_gates.split((inputs, 1, units), 2)
@@ -171,14 +172,18 @@ class _Share:
             self.chunks.append(torch.from_numpy(array))
             job.capacity += 1 << job.shift
 
+    def keep_chunks(self, count: int) -> None:
+        """The first ones; others may use the rest."""
+        for array in self.arrays[count:]:
+            _keep_free(array)
+        del self.arrays[count:], self.chunks[count:]
+
     def entries(self) -> list[Tensor]:
         """What is kept of each step: [entries, width] for each chunk."""
-        job, left = self.job, self.job.entries
-        counts = [min(1 << job.shift, left - (number << job.shift)) for number in range(len(self.chunks))]
+        job, full = self.job, 1 << self.job.shift
+        counts = [min(full, job.entries - first) for first in range(0, job.entries, full)]
         return [
-            chunk[: count * job.width].view(count, job.width)
-            for chunk, count in zip(self.chunks, counts, strict=True)
-            if count > 0
+            chunk[: count * job.width].view(count, job.width) for chunk, count in zip(self.chunks, counts, strict=True)
         ]
 
     def add_gradients(self, of_gates: Tensor) -> None:
@@ -199,7 +204,7 @@ class _Share:
                     of_gates[padded:, : job.inputs + 1].addmm_(turned[padded:], before[:, : job.inputs + 1])
                     of_gates[: 3 * padded, job.inputs + 1 :].addmm_(turned[: 3 * padded], before[:, job.inputs + 1 :])
                     of_gates[:padded, job.inputs] += gates[:, :padded].sum(0)
-        _keep_chunk(array)
+        _keep_free(array)
 
     def set_input_gradients(self, weight: Tensor, of_inputs: Tensor) -> None:
         """Of those that were read."""
@@ -227,7 +232,7 @@ def _take_chunk(size: int) -> np.ndarray:
         return np.empty(size, np.float32)
 
 
-def _keep_chunk(array: np.ndarray) -> None:
+def _keep_free(array: np.ndarray) -> None:
     """For others, unless there is much already."""
     if sum(size * len(free) for size, free in _FREE.items()) + len(array) <= MAX_FREE_VALUES:
         _FREE.setdefault(len(array), []).append(array)
