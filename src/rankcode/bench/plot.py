@@ -122,7 +122,8 @@ def plot_grid(found: Sequence[GridRow]) -> Figure:
             ratios = [each.auto[number] for each in rows]
             axes.loglog([each.milliseconds for each in rows], ratios, ".", color=COLOURS[number], label=spikes)
         axes.axhline(1, color=GREY, lw=1)
-        axes.set(title=mode, xlabel="conventional (ms)", yticks=TICKS, yticklabels=[f"{tick:g}" for tick in TICKS])
+        axes.set(title=mode, xlabel="conventional (ms)")
+        axes.yaxis.set_major_formatter("{x:g}")
         plain(axes)
     panels[0].set(ylabel="auto ÷ conventional")
     panels[0].legend(frameon=False)

@@ -49,13 +49,16 @@ NEW.buffer[:] = range(MAX_SLOTS)
 
 @lru_cache(maxsize=1)
 def functions() -> Any:
-    """The functions of recurrence.c, which release Python's lock; None if they were not compiled."""
+    """The functions of recurrence.c, which release Python's lock; None if they were not compiled, or not from this
+    version of the source."""
     spec = find_spec("rankcode.compiled._recurrence")
     if spec is None or spec.origin is None:
         return None
     try:
         loaded = ctypes.CDLL(spec.origin)
-    except OSError:
+        if loaded.job_size() != ctypes.sizeof(Job):
+            return None
+    except (OSError, AttributeError):
         return None
     job, jobs = POINTER(Job), POINTER(POINTER(Job))
     for name, arguments, result in (

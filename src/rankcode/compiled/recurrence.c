@@ -114,6 +114,8 @@ static void pack_back(const Job *job, float *to) {
     }
 }
 
+int64_t job_size(void) { return sizeof(Job); }
+
 /* The number of floats of the packed weights. */
 int64_t packed_size(const Job *job, int64_t save) { return save ? packed_offsets(job).end : packed_offsets(job).back; }
 
