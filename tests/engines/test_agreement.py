@@ -21,7 +21,7 @@ def few_cases(monkeypatch):
 def test_every_engine_of_this_machine_is_checked_and_agrees(few_cases):
     found = list(check_engines("cpu"))
     assert {each.engine for each in found} == {"stepwise", "whole", "cpu", "compiled", "graphs"}
-    assert len(few_cases) == 4 and len(found) == len(few_cases) * 5 + 2  # compiled runs networks of one layer
+    assert len(few_cases) == 4 and len(found) == len(few_cases) * 6 + 2  # compiled runs networks of one layer
     assert all(each.wrong == "" and each.differing == 0 for each in found)
     assert all(0 <= each.gradients <= TOLERANCES[each.precision].gradients for each in found)
 
@@ -54,7 +54,7 @@ def broken(*given):
 def test_an_engine_that_raises_an_error_is_wrong(few_cases, monkeypatch, capsys):
     monkeypatch.setitem(ENGINES, "cpu", SimpleNamespace(can_run=cpu.can_run, run=broken))
     found = [each for each in check_engines("cpu") if each.engine == "cpu"]
-    assert len(found) == len(few_cases) and all(each.wrong == "raised ValueError: out of order" for each in found)
+    assert len(found) == 2 * len(few_cases) and all(each.wrong == "raised ValueError: out of order" for each in found)
     with pytest.raises(SystemExit, match="differ from the reference"):
         main(["bench", "--check", "--device", "cpu"])
     assert "out of order" in capsys.readouterr().out

@@ -35,6 +35,7 @@ TOLERANCES = {
     "bfloat16": Tolerance(1e-1, 1.5e-1, "7 bits of mantissa in matrix multiplications and saved activations"),
 }
 PRECISIONS = {
+    "cpu": ("float64", "float32"),
     "compiled": ("float32",),
     "triton": ("float32", "tf32", "bfloat16"),
     "whole": ("float64", "float32", "tf32"),

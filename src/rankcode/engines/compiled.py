@@ -17,7 +17,16 @@ from torch.autograd.function import once_differentiable
 
 from rankcode.compiled.layer import Layer, checked
 from rankcode.compiled.library import functions
-from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step, is_table, planted_steps, readout_of, table_of
+from rankcode.engines.run import (
+    Keep,
+    Run,
+    decide_rows,
+    has_fused_step,
+    planted_steps,
+    readout_of,
+    table_of,
+    why_not_fused,
+)
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -35,13 +44,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
         return f"it runs float32, the network is {inputs.dtype}"
     if torch.is_autocast_enabled("cpu"):
         return "it does not support mixed precision"
-    if hasattr(rule, "planted_steps"):
-        return None
-    if not is_table(rule) or network.activation == "membrane":
-        return f"{type(rule).__name__} is not a table of thresholds for probabilities"
-    if readout_of(network) is None:
-        return "with this rule it supports linear readouts and those with one hidden layer"
-    return None
+    return why_not_fused(network, rule)
 
 
 def run(

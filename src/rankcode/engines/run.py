@@ -101,6 +101,17 @@ def is_table(rule: Any) -> bool:
     return hasattr(rule, "table") and _defined_by(type(rule), "table") <= _defined_by(type(rule), "__call__")
 
 
+def why_not_fused(network: Network, rule: Rule) -> str | None:
+    """None if readout and rule can be computed beside a fused step, otherwise the reason why not."""
+    if hasattr(rule, "planted_steps"):
+        return None
+    if not is_table(rule) or network.activation == "membrane":
+        return f"{type(rule).__name__} is not a table of thresholds for probabilities"
+    if readout_of(network) is None:
+        return "with this rule it supports linear readouts and those with one hidden layer"
+    return None
+
+
 def reads_sequences(network: Network) -> bool:
     """Whether the cell, and every cell in it, computes many steps at once with `forward_sequence`. Not if hooks or a
     subclass change its `forward` alone."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step, is_table, readout_of
+from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step, readout_of, why_not_fused
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -49,13 +49,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
         return f"it runs float32, the network is {inputs.dtype}"
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
         return "bfloat16 is the only mixed precision it supports"
-    if hasattr(rule, "planted_steps"):
-        return None
-    if not is_table(rule) or network.activation == "membrane":
-        return f"{type(rule).__name__} is not a table of thresholds for probabilities"
-    if readout_of(network) is None:
-        return "with this rule it supports linear readouts and those with one hidden layer"
-    return None
+    return why_not_fused(network, rule)
 
 
 def can_capture(network: Network, inputs: Tensor, rule: Rule) -> bool:
