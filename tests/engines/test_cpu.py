@@ -106,7 +106,7 @@ class AtStep:
     [
         (100, [40] * 64, [40]),
         (100, [7] * 64, [7]),
-        (100, [10] * 32 + [40] * 32, [10, 30]),  # half of the rows save more than a block costs
+        (100, [10] * 32 + [40] * 32, [20, 20]),  # half of the rows save more than a block costs
         (100, [39] * 32 + [40] * 32, [40]),  # one step saves less
         (4, [10] * 32 + [40] * 32, [40]),  # rows of a small network save less
         (400, [40] * 64, [14, 13, 13]),  # the memory of a block is bounded

@@ -209,9 +209,9 @@ def test_blocks_end_where_rows_are_expected_to_answer():
     plan, remaining = graphs._Plan(), torch.full((8,), 40).numpy()
     assert [plan.steps(first, remaining) for first in (0, 1, 2, 4, 8, 16)] == [1, 1, 2, 4, 8, 16]
     assert plan.steps(16, torch.tensor([3, 1]).numpy()) == 2
-    plan.expect(torch.tensor([6, 6, 6, 6, 30, 30, 30, 30]).numpy(), 8)
+    plan.expect(torch.tensor([6, 6, 6, 6, 30, 30, 30, 30]).numpy())
     assert [plan.steps(first, remaining) for first in (0, 4, 6)] == [16, 16, 16]
-    plan.expect(torch.tensor([2, 2, 5, 5, 6, 30, 30, 30]).numpy(), 8)
+    plan.expect(torch.tensor([2, 2, 5, 5, 6, 30, 30, 30]).numpy())
     assert [plan.steps(first, remaining) for first in (0, 4, 6)] == [4, 16, 16]
 
 

@@ -27,7 +27,7 @@ REPEATABLE = {nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, n
 class Plan(Protocol):
     """Where blocks of steps end."""
 
-    def expect(self, answers: np.ndarray, rows: int) -> None:
+    def expect(self, answers: np.ndarray) -> None:
         """Plan for rows of which equal shares answer at these steps, in order."""
         ...
 
@@ -57,7 +57,7 @@ def read_in_blocks(
         answered, fired = lengths.cpu().numpy().copy(), np.zeros(rows, bool)
     else:
         answered, fired = planted.minimum(lengths).cpu().numpy(), (planted <= lengths).cpu().numpy()
-        plan.expect(np.sort(answered), rows)
+        plan.expect(np.sort(answered))
     # Whether logits with gradients are computed at the end, from the features of the steps that are kept.
     logits_last = planted is not None or (gradients and keep == "answer" and _is_repeatable(network.readout))
     logits_of = network.logits if gradients and not logits_last else _logits_alone(network, device)

@@ -20,8 +20,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 
 MAX_BLOCK_VALUES = 2**22  # saved by a block; if the memory of a block is too large, it is mapped anew each time
-MAX_ENDS = 16  # steps at which blocks may end when they are planned
-UNKNOWN_STEPS = 100  # if it is unknown where rows answer, half of them is expected to answer in this many steps
+MIN_GUESS = 200  # steps, if it is unknown where rows answer, and half as many more as they have read
 _SIZES: WeakKeyDictionary[nn.Module, tuple[int, int]] = WeakKeyDictionary()  # of cells: weights and units
 
 
@@ -40,7 +39,7 @@ def run(
 ) -> Run:
     plan = _Plan(network, inputs)
     if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
-        plan.expect(np.sort(expected_steps.numpy()), len(inputs))
+        plan.expect(np.sort(expected_steps.numpy()))
     small = is_small(plan.weights, len(inputs))
     reading = partial(read_in_blocks, network, inputs, lengths, rule, keep, plan, network.cell.forward_sequence)
     return run_with_settings(reading, small)
@@ -64,41 +63,18 @@ class _Plan:
             self.block_cost, self.step_cost, self.row_cost = 2 * self.block_cost, 3 * self.step_cost, 3 * self.row_cost
         self.row_cost += 150  # readout and rule
         self.values = 15 * units + 4 * features if gradients else units + features
-        self.ends: list[int] = []  # of the blocks, last one first
+        self.earliest = self.last = 0  # the steps between which rows are expected to answer; 0: it is not known
 
-    def cost(self, steps: int, rows: float) -> float:
-        """The cost of the steps of a block if this many rows are expected in it. Without any, there is no block."""
-        return steps * (min(1.0, rows) * self.step_cost + rows * self.row_cost)
-
-    def expect(self, answers: np.ndarray, rows: int, first: int = 0) -> None:
-        """`first`: the steps that rows have read."""
-        longest, count = int(answers[-1]), min(len(answers), MAX_ENDS)
-        if self.cost(longest - int(answers[0]), rows) < self.block_cost:  # nothing to save
-            self.ends = [longest]
-            return
-        ends = sorted(set(answers[np.arange(1, count + 1) * len(answers) // count - 1].tolist()))
-        left = np.searchsorted(answers, [first, *ends[:-1]], "right") / len(answers)
-        starts, going = [first, *ends[:-1]], (rows * (1 - left)).tolist()
-        costs, following = [0.0] * (len(ends) + 1), [0] * len(ends)  # from each of the starts on
-        for begin in range(len(ends) - 1, -1, -1):
-            block, step = min(1.0, going[begin]) * self.block_cost, self.cost(1, going[begin])
-            costs[begin], following[begin] = min(
-                (block + (ends[end] - starts[begin]) * step + costs[end + 1], end) for end in range(begin, len(ends))
-            )
-        begin, self.ends = 0, []
-        while begin < len(ends):
-            self.ends.insert(0, ends[following[begin]])
-            begin = following[begin] + 1
+    def expect(self, answers: np.ndarray) -> None:
+        self.earliest, self.last = int(answers[len(answers) // 10]), int(answers[-1])
 
     def steps(self, first: int, remaining: np.ndarray) -> int:
         rows, longest = remaining.size, int(remaining.max())
-        while self.ends and self.ends[-1] <= first:
-            self.ends.pop()
-        if not self.ends:  # it is unknown where rows answer: one half is expected spread evenly and one late
-            share = np.arange(MAX_ENDS)
-            guess = (share + 1) * (2 * min(UNKNOWN_STEPS, longest) + first // 2) // MAX_ENDS
-            guess = np.minimum(guess, np.sort(remaining)[share * rows // MAX_ENDS]).clip(1)
-            self.expect(guess + first, rows, first)
-        steps = min(self.ends[-1] - first, longest)
-        blocks = max(1, steps * rows * self.values // MAX_BLOCK_VALUES)
-        return -(-steps // blocks)
+        if self.last <= first:
+            self.earliest, self.last = first, first + MIN_GUESS + first // 2
+        left = min(self.last - first, longest)
+        # If rows answer evenly over some steps, each is computed half a block too far.
+        spread = max(0, first + left - max(first, self.earliest))
+        overshoot = spread * (self.step_cost + rows * self.row_cost) / 2
+        steps = -(-left // max(1, round(math.sqrt(overshoot / self.block_cost))))
+        return -(-steps // max(1, steps * rows * self.values // MAX_BLOCK_VALUES))

@@ -61,7 +61,7 @@ def run(
     if blocks.failed or blocks.random:
         return stepwise.run(network, inputs, lengths, rule, keep, expected_steps)
     if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
-        plan.expect(np.sort(expected_steps.cpu().numpy()), len(inputs))
+        plan.expect(np.sort(expected_steps.cpu().numpy()))
     with blocks.lock, torch.cuda.device_of(inputs):
         return read_in_blocks(network, inputs, lengths, rule, keep, plan, blocks.read)
 
@@ -72,7 +72,7 @@ class _Plan:
 
     answers = np.empty(0)
 
-    def expect(self, answers: np.ndarray, rows: int) -> None:
+    def expect(self, answers: np.ndarray) -> None:
         self.answers = answers
 
     def steps(self, first: int, remaining: np.ndarray) -> int:
