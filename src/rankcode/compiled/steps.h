@@ -13,7 +13,11 @@ typedef int32_t NAME(I) __attribute__((vector_size(LANES * 4), aligned(4), may_a
 #define I NAME(I)
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define FUNCTION TARGET static __attribute__((noinline))
-#define UNROLL _Pragma("GCC unroll 8")
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 INLINE V NAME(load)(const float *from) { return *(const V *)from; }
 INLINE void NAME(store)(float *to, V value) { *(V *)to = value; }
