@@ -259,3 +259,30 @@ def test_a_network_that_was_moved_to_a_gpu_gives_the_same_answers(fitted):
     assert (moved.predict_full(x) == fitted.predict_full(x)).all()
     assert moved.tradeoff(x, y).accuracy == curve.accuracy
     assert moved.plot(x, y).axes
+
+
+def test_series_of_any_length_are_read_after_fitting_to_unequal_ones():
+    x, y = series()
+    rows = [row[: 30 + number % 20] for number, row in enumerate(x)]
+    classifier = rc.EarlyClassifier(random_state=0).fit(rows, y)
+    expected = classifier.predict([x[0], x[1][:20]]).tolist()
+    for same in ([x[0]], x[:1], [x[0].tolist()], x[:1, :, None]):
+        assert classifier.predict(same).tolist() == expected[:1]
+    for same in ([x[1][:20]], x[1:2, :20]):
+        assert classifier.predict(same).tolist() == expected[1:]
+    assert classifier.score(list(x[:2]), y[:2]) == classifier.score([x[0], x[1][:, None]], y[:2])
+    square = rc.EarlyClassifier(random_state=0).fit(x, y)
+    assert square.predict(list(x[:2, :30])).shape == (2,)
+    with pytest.raises(ValueError, match="expecting"):
+        square.predict(x[:2, :30])  # an array of another shape, as in scikit-learn
+
+
+def test_arrays_that_look_like_channels_first_are_refused_until_the_layout_is_given():
+    x, y = series()
+    turned = np.stack([x, x, x], 1)  # [rows, channels, steps]
+    for given in (turned, list(turned)):
+        with pytest.raises(ValueError, match=r"3 steps of \d+ values .* give channels_first=True"):
+            rc.EarlyClassifier().fit(given, y)
+        fitted = rc.EarlyClassifier(channels_first=True, random_state=0).fit(given, y)
+        assert fitted.channels_ == 3 and fitted.predict(given[:2]).shape == (2,)
+    assert rc.EarlyClassifier(channels_first=False).fit(turned, y).channels_ == x.shape[1]

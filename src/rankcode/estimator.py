@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from rankcode.data.dataframes import is_long_frame, rows_of_frame
-from rankcode.data.series import Columns
+from rankcode.data.series import SUSPICIOUS, Columns
 from rankcode.decision import Decision
 from rankcode.inference import decide
 from rankcode.metrics import Curve, tradeoff
@@ -47,9 +47,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
     cost_per_step : float, what reading one step costs, where a wrong answer costs 1
     alpha : float, what reading a whole row costs, where a wrong answer costs 1
     model : "auto", "kernels" (random kernels and ridge regression, for small sets), "recurrent" (a GRU) or "ensemble"
-        (the mean of these two)
+        (both, their log-probabilities weighted)
     class_weight : dict, "balanced" or None
-    channels_first : bool, True if arrays are [rows, channels, steps], as in aeon, instead of [rows, steps, channels]
+    channels_first : bool, True if arrays are [rows, channels, steps], as in aeon, False if they are [rows, steps,
+        channels]; by default, as False, but an error if there are five times as many channels as steps
     random_state : int, RandomState or None
     verbose : bool, show progress
 
@@ -59,7 +60,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
     network_ : the fitted `rankcode.Network`, with its front end and its rule
     model_ : "kernels", "recurrent" or "ensemble"
     columns_ : which columns of a frame were read; None for arrays
-    tuning_ : what the rule promises on new data: accuracy with an interval, steps, and the whole curve
+    tuning_ : what the rule promises on new data: accuracy with an interval, and steps; with `accuracy` or `mean_steps`
+        also the curve that it was chosen from. Not loaded from a file
     baseline_ : accuracies of the majority class and of the nearest neighbour on the training rows
     """
 
@@ -72,7 +74,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         alpha: float | None = None,
         model: ModelName = "auto",
         class_weight: dict | str | None = None,
-        channels_first: bool = False,
+        channels_first: bool | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ):
@@ -207,7 +209,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         loaded = cls()
         loaded.network_ = load(path)
         loaded.classes_ = np.array(loaded.network_.label_names)
-        loaded.channels_ = loaded.network_.cell.input_size
+        loaded.channels_, loaded._any_length = loaded.network_.cell.input_size, True
         front_end: Any = loaded.network_.front_end
         loaded.columns_ = Columns(front_end.label_column, False, values=front_end.channel_names)
         return loaded
@@ -222,14 +224,17 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
     def _series(self, X: Any, y: Any, reset: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """X as [rows, steps, channels], padded, the lengths, and y as an array."""
         if reset:
-            self.columns_ = None
+            self.columns_, self._any_length = None, False
         if is_long_frame(X):
             rows, y, columns = rows_of_frame(X, y, self.columns_)
             if reset:
                 self.columns_ = columns
-            return self._rows(rows, y, reset, channels_first=False)
+            return self._rows(rows, y, reset)
         if isinstance(X, list | tuple) and any(np.ndim(row) == 2 or len(row) != len(X[0]) for row in X if np.ndim(row)):
-            return self._rows(X, y, reset, self.channels_first)
+            self._check_layout({np.shape(row) for row in X if np.ndim(row) == 2})
+            return self._rows(X, y, reset, bool(self.channels_first))
+        if not reset and (self._any_length or isinstance(X, list | tuple)) and np.ndim(X) in (2, 3) and len(X):
+            return self._rows(X, y, reset, bool(self.channels_first))
         checks: dict[str, Any] = {
             "X": X,
             "dtype": "numeric",
@@ -248,12 +253,16 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
             values = values[:, :, None]
         elif values.dim() != 3:
             raise ValueError(f"X must have shape [rows, steps] or [rows, steps, channels], not {list(values.shape)}")
-        elif self.channels_first:
-            values = values.transpose(1, 2).contiguous()
+        else:
+            self._check_layout({tuple(values.shape[1:])})
+            if self.channels_first:
+                values = values.transpose(1, 2).contiguous()
         self._check_channels(values.shape[2], reset)
         return values, torch.full((len(values),), values.shape[1]), y
 
-    def _rows(self, X: Any, y: Any, reset: bool, channels_first: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def _rows(
+        self, X: Any, y: Any, reset: bool, channels_first: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """A list of rows of unequal length, each [steps] or [steps, channels]."""
         rows = []
         for number, row in enumerate(X):
@@ -270,9 +279,18 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         if y is not None and len(y := np.asarray(y)) != len(rows):
             raise ValueError(f"X has {len(rows)} rows and y {len(y)} labels")
         if reset:
-            self.n_features_in_ = rows[0].shape[1]
+            self.n_features_in_, self._any_length = rows[0].shape[1], True
         lengths = torch.tensor([len(row) for row in rows])
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths, y
+
+    def _check_layout(self, shapes: set[tuple[int, ...]]) -> None:
+        """An error if rows of these shapes, [steps, channels], may well be [channels, steps] and nobody has said so."""
+        if self.channels_first is None and shapes and all(steps * SUSPICIOUS <= values for steps, values in shapes):
+            steps, values = min(shapes)
+            raise ValueError(
+                f"X has {steps} step{'s' * (steps > 1)} of {values} values if it is [rows, steps, channels]: if it is "
+                f"[rows, channels, steps], give channels_first=True, otherwise channels_first=False"
+            )
 
     def _check_channels(self, channels: int, reset: bool) -> None:
         if reset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
@@ -207,11 +208,12 @@ class Train:
         neighbour = f"the nearest neighbour {100 * found.nearest_neighbour:.1f} %, from whole rows"
         say(f"  to compare: the most common class {100 * found.majority:.1f} %, {neighbour}")
         best = max(found.majority, found.nearest_neighbour)
-        if tuning.expected.accuracy < best - 0.02 and wish.accuracy is None:
-            say(f"  a simple classifier is right more often: try --accuracy {best:.2f}, or --alpha 0.05")
+        if tuning.expected.accuracy < best - 0.02 and wish.accuracy is None and (wish.alpha or 1) > 0.05:
+            say("  the better of these is right more often: try --alpha 0.05, which waits longer")
         say(f"the model is in {folder}; try next:")
         say(f"  rankcode evaluate {name}               # on test data")
-        say(f"  rankcode tune {name} --accuracy 0.95   # another wish")
+        other_wish = "--alpha 0.5" if wish.mean_steps else f"--mean-steps {math.ceil(tuning.expected.mean_steps)}"
+        say(f"  rankcode tune {name} {other_wish}   # another wish")
         say(f"  rankcode predict {name} FILE --plot answers.png   # on new data, and draw when it answers and why")
 
 

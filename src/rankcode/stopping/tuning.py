@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -87,14 +87,14 @@ class Point(NamedTuple):
 class Tuning:
     """A fitted rule, and what it promises on new data."""
 
-    rule: Rule
+    rule: Rule = field(repr=False)
     kind: str
     wish: Wish
     expected: Point
     interval: tuple[float, float]  # of the accuracy, 95 %
     rows: int
     reason: str  # why this kind of rule
-    curve: tuple[Point, ...]  # of the family of rules, from the earliest to the latest
+    curve: tuple[Point, ...] = field(repr=False)  # of the family of rules, from the earliest to the latest
 
     @property
     def worth(self) -> float:
@@ -170,7 +170,7 @@ def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", temperatures: bool 
     unit = "steps" if wish.accuracy is not None else "points" if wish.mean_steps is not None else "points of cost"
     shown = f"{gain if unit == 'steps' else 100 * gain:.2f} {unit}"
     if gain <= 0:
-        return replace(first, reason="one threshold: an optimal stopping rule gains nothing over it here")
+        return replace(first, reason="one threshold: an optimal stopping rule is no better on this data")
     reads = " that reads the cell's features too" if getattr(last.rule, "reads_features", False) else ""
     return replace(last, reason=f"an optimal stopping rule{reads}: it gains {shown} over one threshold")
 
@@ -277,8 +277,8 @@ def _choose(traces: Traces, wish: Wish, curve: tuple[Point, ...]) -> int:
         if not fitting:
             best = max(members, key=lambda each: (curve[each].accuracy, -curve[each].mean_steps))
             raise ValueError(
-                f"an accuracy of {wish.accuracy:g} cannot be reached: the most is {curve[best].accuracy:.3f}, after "
-                f"{curve[best].mean_steps:.1f} steps on average"
+                f"an accuracy of {100 * wish.accuracy:g} % cannot be reached: the highest is "
+                f"{100 * curve[best].accuracy:.1f} %, after {curve[best].mean_steps:.1f} steps on average"
             )
         return min(fitting, key=lambda each: curve[each].mean_steps)
     if wish.mean_steps is not None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -126,7 +127,9 @@ def fit_series(
             network = standard_network(_Shape(part, len(names)), settings.cell, settings.hidden_size)
         training = Training(seed=seed, progress=progress, device=device)
         rows = part.rows(torch.arange(len(copies)).repeat_interleave(copies.round().long()))  # as they were given
-        fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(tried))
+        with warnings.catch_warnings():  # it recommends settings that are not given here
+            warnings.filterwarnings("ignore", "at half of the training")
+            fit(network, _arrays(rows), UntilSpike(0.95), training, validation=_arrays(tried))
         return network, traces_with_axis(network, _arrays(tried))
 
     def tuned(name: str, traces: Traces) -> Tuning:
