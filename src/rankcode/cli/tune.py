@@ -50,7 +50,7 @@ class Tune:
     wish: Annotated[Unchecked, Parameter(name="*")] = field(default_factory=Unchecked)
     kind: Kind = "auto"
     """threshold is one θ, step-thresholds one θ for each step, optimal weighs the next steps; auto takes one θ unless
-    optimal is better."""
+    optimal is better on held-out rows and, for kernels and ensembles, always optimal."""
     model: Model = None
     data: MovedData = None
     device: Device = "auto"
@@ -68,7 +68,8 @@ class Tune:
         calibrated = traces is not None and folder.config().get("fit", {}).get("model") in ("kernels", "ensemble")
         if traces is None:
             traces = traces_with_axis(network, folder.task(self.data), "validation", progress=True)
-        tuning = tune_on(traces, wish, self.kind, temperatures=not calibrated and network.activation != "membrane")
+        kind = "optimal" if calibrated and self.kind == "auto" else self.kind  # as in `rankcode train`
+        tuning = tune_on(traces, wish, kind, temperatures=not calibrated and network.activation != "membrane")
         network.rule = tuning.rule
         kept = self.model or folder.kept_model()
         with closing(folder):

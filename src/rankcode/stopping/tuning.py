@@ -201,7 +201,7 @@ def _tuned(traces: Traces, wish: Wish, kind: str, temperatures: bool) -> Tuning:
         rule = replace(rule, axis=tuple(tuple(float(f"{each:.6g}") for each in row) for row in traces.axis_weights))
     rows = len(traces.labels)
     interval = wilson(curve[chosen].accuracy, float(traces.weights.sum() ** 2 / traces.weights.square().sum()))
-    return Tuning(rule, kind, wish, curve[chosen], interval, rows, f"{kind}, as asked", curve)
+    return Tuning(rule, kind, wish, curve[chosen], interval, rows, DESCRIPTIONS[kind], curve)
 
 
 def _family(traces: Traces, wish: Wish, kind: str) -> tuple[Sequence[float], bool]:
@@ -245,6 +245,11 @@ def _step_thresholds(price: float, relative: bool, traces: Traces, calibration: 
     return fit_step_thresholds(traces, _waiting(traces, price, relative))
 
 
+DESCRIPTIONS = {
+    "threshold": "one threshold",
+    "step-thresholds": "a threshold for each step",
+    "optimal": "an optimal stopping rule",
+}
 FITS: dict[str, Any] = {"threshold": _threshold, "step-thresholds": _step_thresholds, "optimal": _optimal}
 
 
