@@ -47,6 +47,20 @@ def test_the_end_of_a_fit_says_how_good_it_is(tmp_path, capsys):
     says(["train", str(tmp_path / "levels.npz"), "--folder", str(tmp_path / "run")], "holds a run already")
 
 
+def test_the_same_wish_gives_the_same_rule_to_kernels_again(tmp_path, capsys):
+    data, run = two_levels(tmp_path / "levels.npz"), str(tmp_path / "run")
+    main(["train", data, "--accuracy", "0.9", "--folder", run, "--device", "cpu", "--no-progress"])
+    fitted = load(run).rule
+    (suggested,) = (line.split("#")[0].split()[3:] for line in capsys.readouterr().out.splitlines() if " tune " in line)
+    main(["tune", run, "--accuracy", "0.9", "--device", "cpu"])
+    again = load(run).rule
+    assert isinstance(again, OptimalStopping) and again.steps == fitted.steps
+    np.testing.assert_allclose(again.gains, fitted.gains, atol=1e-3)  # held-out predictions are kept in float32
+    main(["tune", run, *suggested, "--device", "cpu"])  # what `train` recommends can be met
+    main(["tune", run, "--accuracy", "0.9", "--kind", "threshold", "--device", "cpu"])
+    assert isinstance(load(run).rule, Threshold)
+
+
 def test_an_ensemble_by_name(tmp_path, capsys, few_updates):
     data, run = two_levels(tmp_path / "levels.npz"), str(tmp_path / "run")
     main(["train", data, "--model", "ensemble", "--folder", run, "--device", "cpu", "--no-progress"])
