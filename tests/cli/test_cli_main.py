@@ -137,7 +137,7 @@ def test_version(capsys):
         ("train spotting --resume", "resume needs a folder"),
         ("train spotting --epochs 2 --examples 3", "epochs or examples, not both"),
         ("tradeoff", "RUN-FOLDERS is missing"),
-        ("evaluate run --split holiday", '"test", "validation"'),
+        ("evaluate run --split holiday", 'Invalid value "holiday" for --split. Choose from'),
         ("demo --test-rows 0", "--test-rows must be at least 1"),
         ("data imagenet", 'Choose from: "mnist"'),
         ("reproduce fig99", "no figure or table 'fig99'"),
