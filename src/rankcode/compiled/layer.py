@@ -14,10 +14,10 @@ from rankcode.compiled.library import NEW, functions, in_threads, openmp
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
 AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows
 MIN_PARALLEL_SIZE = 1e7  # multiplications of all steps; fewer take a tenth of a millisecond
-MAX_CHUNK_VALUES = 2**19  # 2 MB
-MAX_CHUNKS_AT_ONCE = 64
+MAX_CHUNK_VALUES = 2**19  # float32 values: 2 MB
+MAX_CHUNKS_AT_ONCE = 64  # allocated in one go
 MAX_FREE_VALUES = 2**26  # 256 MB
-_FREE: dict[int, list[np.ndarray]] = {}  # chunks to use again, by size: fresh memory takes longer to map than a step
+_FREE: dict[int, list[np.ndarray]] = {}  # chunks to use again, by size: mapping new memory takes longer than a step
 
 
 class Layer:
@@ -129,14 +129,14 @@ class Layer:
         self.shares = []
         of_gates = of_gates.view(4, padded, -1)[:, :units]
         of_input, of_bias, of_hidden = of_gates.split((inputs, 1, units), 2)
-        read, heard = slice(None), slice(None)  # the gates that read the inputs, and the hidden state
-        if job.gru:  # the hidden state's part of the candidate, reset gate, update gate and candidate
-            read, heard = slice(1, None), [1, 2, 0]
+        input_gates, hidden_gates = slice(None), slice(None)  # those that the inputs and the hidden state contribute to
+        if job.gru:  # kept as: the hidden state's part of the candidate, reset gate, update gate, candidate
+            input_gates, hidden_gates = slice(1, None), [1, 2, 0]
         return [
-            of_input[read].flatten(0, 1),
-            of_hidden[heard].flatten(0, 1),
-            of_bias[read].flatten(),
-            of_bias[heard].flatten().clone(),
+            of_input[input_gates].flatten(0, 1),
+            of_hidden[hidden_gates].flatten(0, 1),
+            of_bias[input_gates].flatten(),
+            of_bias[hidden_gates].flatten().clone(),
         ]
 
 
@@ -173,7 +173,7 @@ class _Share:
             job.capacity += 1 << job.shift
 
     def keep_chunks(self, count: int) -> None:
-        """The first ones; others may use the rest."""
+        """Keep the first `count`; others may use the rest."""
         for array in self.arrays[count:]:
             _keep_free(array)
         del self.arrays[count:], self.chunks[count:]
@@ -233,6 +233,6 @@ def _take_chunk(size: int) -> np.ndarray:
 
 
 def _keep_free(array: np.ndarray) -> None:
-    """For others, unless there is much already."""
-    if sum(size * len(free) for size, free in _FREE.items()) + len(array) <= MAX_FREE_VALUES:
+    """Let others use it, unless MAX_FREE_VALUES are free already."""
+    if sum(size * len(free) for size, free in list(_FREE.items())) + len(array) <= MAX_FREE_VALUES:
         _FREE.setdefault(len(array), []).append(array)
