@@ -247,7 +247,7 @@ def test_tables(tmp_path):
     assert all(values[1][0] - values[0][0] == 1 / 8 for values, _ in content(task, "train"))
     assert task.columns is not None and (task.columns.label, task.columns.guessed) == ("gesture", False)
     form = "; long form with id 'id', time 'time' and values 'x'; label column 'gesture'"
-    assert task.summary().endswith(form) and "4 steps of 1 values" in task.summary()
+    assert task.summary().endswith(form) and "4 steps of 1 value;" in task.summary()
     assert (task.front_end.label_column, task.front_end.channel_names) == ("gesture", ("x",))
     says(lambda: OwnData(str(tmp_path / "moves.csv")).train, "which column holds the labels: label=…")
     says(lambda: OwnData(str(tmp_path / "moves.csv"), label="move").train, "it has no column 'move'")
@@ -525,7 +525,7 @@ def test_a_layout_that_is_given_is_kept_with_the_run(tmp_path):
         lambda: OwnData(path).train, "aeon.npz: X of the train split has 1 step of 30 values", 'layout="channels-first"'
     )
     task = OwnData(path, layout="channels-first")
-    assert task.input_shape == (1,) and "30 steps of 1 values" in task.summary()
+    assert task.input_shape == (1,) and task.summary().endswith("; 30 steps of 1 value")
     assert OwnData(path, layout="steps-first").input_shape == (30,)
     says(lambda: OwnData(path, layout="rows"), "layout must be", error=ValueError)
     config = rc.Training(**{**vars(SMALL), "folder": str(tmp_path / "run")})

@@ -115,7 +115,7 @@ class OwnData(Splits[Packed]):
         names = ", ".join(self.label_names[:12]) + ", …" * (self.num_classes > 12)
         length = f"{low}" if low == high else f"{low} to {high}"
         classes, values = f"{self.num_classes} classes ({names})", self.input_shape[0]
-        line = f"{self.path}: {rows} rows; {classes}; {length} steps of {values} values"
+        line = f"{self.path}: {rows} rows; {classes}; {length} steps of {values} value{'s' * (values != 1)}"
         if self.columns is not None:
             line += f"; {self.columns}"
         if self.validation is None:
