@@ -1,6 +1,7 @@
 """The engine `triton` gives what `stepwise` gives, whatever the sizes, the rule and the precision."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,8 +142,10 @@ def test_two_runs_before_their_backward_passes_keep_apart():
 
 
 LOW: dict[str, tuple[Any, dict[str, Any], str, tuple[str, ...]]] = {
-    "lstm": (LSTM, {"rows": 18}, "read", ("tf32", "bfloat16")),
+    "lstm": (LSTM, {"rows": 18}, "read", ("tf32", "float16", "bfloat16")),
     "gru": (GRU, {"layers": 2, "units": 16, "rows": 10}, "answer", ("tf32", "bfloat16")),
+    "one row": (LSTM, {"rows": 1}, "answer", ("tf32",)),
+    "more programs than processors": (LSTM, {"rows": 70, "steps": 2}, "read", ("tf32", "bfloat16")),
     "inputs as wide as 16 units": (LSTM, {"layers": 2, "inputs": 16, "rows": 10}, "answer", ("bfloat16",)),
     "lstm, large": (LSTM, {"units": 130, "steps": 2, "rows": 10}, "read", ("tf32",)),
     "gru, large": (GRU, {"units": 130, "steps": 2, "rows": 10}, "answer", ("bfloat16",)),
@@ -316,10 +319,13 @@ def test_what_it_cannot_run_it_says(monkeypatch):
     of_rule = "is not a table of thresholds for probabilities"
     assert refusal(lstm, rc.Patience(rc.Threshold(0.9), 2)) == f"Patience {of_rule}"
     assert refusal(rc.Network(LSTM(3, 5), 3, activation="membrane")) == f"Threshold {of_rule}"
-    with torch.autocast(DEVICE, torch.float16):
-        assert refusal(lstm) == "bfloat16 is the only mixed precision it supports"
-    with torch.autocast(DEVICE, torch.bfloat16):
-        assert refusal(lstm) is None
+    for precision in (torch.float16, torch.bfloat16):
+        with torch.autocast(DEVICE, precision):
+            assert refusal(lstm) is None
+    older = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(triton, "_shared_memory", lambda device: 164 * 1024)
+        assert "227 KB of shared memory" in str(triton.can_run(lstm, older, rc.Threshold(0.9)))  # type: ignore[arg-type]
     monkeypatch.setattr(blocks, "INTERPRETED", False)
     assert refusal(lstm, device="cpu") == "the inputs are on cpu, not on a GPU"
     monkeypatch.setattr(triton, "_blocks", lambda: None)

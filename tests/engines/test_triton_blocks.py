@@ -49,6 +49,20 @@ def test_blocks_and_expected_steps_change_nothing(variation, small_blocks):
     compare(expected, outcome(made, rule, keep, precision, expected_steps=guess))
 
 
+@pytest.mark.parametrize(("kind", "layers", "precision"), [(LSTM, 1, "tf32"), (GRU, 2, "bfloat16")])
+@pytest.mark.parametrize("error", [-9, 0, 4])
+def test_the_first_block_ends_where_rows_should_answer(error, kind, layers, precision, small_blocks):
+    made = example(kind, layers, rows=40, steps=21)
+    rule = planted(made)
+    expected = stepwise(made, rule, "read")
+    small_blocks()
+    guess = expected.decision.steps + error
+    compare(expected, outcome(made, rule, "read", precision, expected_steps=guess))
+    tiles = blocks._tiles(made.lengths, 21, rule, guess, block=3, own_blocks=True)
+    first = [max(0, -(-int(part.max()) // 8) * 8) for part in guess.sort(descending=True)[0].split(16)]
+    assert tiles.bounds.T.tolist() == [[0, min(each, 21), min(each + 3, 21), 21] for each in first]
+
+
 def test_more_steps_than_a_block_as_it_is(monkeypatch):
     monkeypatch.setattr(blocks, "MAX_SINGLE_BLOCK", 0)
     made = example(GRU, steps=blocks.BLOCK_STEPS + 2, rows=4)
@@ -61,8 +75,8 @@ def test_rows_that_should_end_together_stand_together(small_blocks):
     small_blocks()
     lengths = example(rows=18).lengths
     guess = PERMUTATION.to(DEVICE)
-    tiles, number = blocks._tiles(lengths, 5, never, guess)
-    assert number == 2 and len(tiles.order) == 32
+    tiles = blocks._tiles(lengths, 5, never, guess, block=3, own_blocks=False)
+    assert len(tiles.order) == 32 and tiles.bounds.tolist() == [[0, 0], [3, 3], [5, 5]]
     assert guess[tiles.order[:18]].tolist() == list(range(17, -1, -1))
     assert tiles.ends.tolist() == [*lengths[tiles.order[:18]].tolist(), *[0] * 14]
 

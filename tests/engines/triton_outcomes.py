@@ -24,6 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCES = {
     "float32": (2e-6, 4e-6),  # sums of up to a few hundred terms, each rounded at 6e-8, in another order
     "tf32": (1e-3, 4e-3),  # 11 bits: operands are rounded at 5e-4, at every step
+    "float16": (1e-3, 4e-3),  # computed like tf32
     "bfloat16": (2.5e-2, 5e-2),  # 8 bits: rounded at 4e-3, at every step; the interpreter truncates at 8e-3
 }
 
@@ -64,9 +65,10 @@ def threshold_for(made: Example, classes: Any = None) -> rc.Threshold:
 @contextmanager
 def products_in(precision: str):
     before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.allow_tf32 = precision in ("tf32", "bfloat16")
     try:
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bfloat16"):
+        mixed = torch.float16 if precision == "float16" else torch.bfloat16
+        with torch.autocast(DEVICE, mixed, enabled=precision.endswith("16")):
             yield
     finally:
         torch.backends.cudnn.allow_tf32 = before

@@ -23,6 +23,7 @@ from rankcode.rules import Rule
 MAX_FASTER_HIDDEN_SIZE = 1024  # measured up to here
 MAX_CAPTURED_STEPS = 2**18  # of all rows; above it launches take less time than copying the inputs to the graph's
 MAX_ROWS = 2**20 - 16  # the most that a launch grid holds
+MIN_SHARED_MEMORY = 227 * 1024  # of one program: the kernels keep recurrent weights there, and pieces of large matrices
 
 
 @lru_cache(maxsize=1)
@@ -35,20 +36,24 @@ def _blocks() -> Any:
     return blocks
 
 
+@lru_cache
+def _shared_memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
-    device = inputs.device.type
     if (blocks := _blocks()) is None:
         return "Triton is not installed"
     if not (inputs.is_cuda or blocks.INTERPRETED):
         return f"the inputs are on {inputs.device}, not on a GPU"
+    if inputs.is_cuda and _shared_memory(inputs.device) < MIN_SHARED_MEMORY:
+        return "its kernels need a GPU with 227 KB of shared memory for a block, such as an H100"
     if not has_fused_step(network):
         return f"{type(network.cell).__name__} has no fused step"
     if len(inputs) > MAX_ROWS:
         return f"it runs up to {MAX_ROWS:,} rows at once"
     if inputs.dtype != torch.float32:
         return f"it runs float32, the network is {inputs.dtype}"
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
-        return "bfloat16 is the only mixed precision it supports"
     return why_not_fused(network, rule)
 
 

@@ -20,6 +20,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 
 BLOCK_STEPS = 32  # tiles whose rows have all answered cost nothing from the next block on
+MAX_OWN_BLOCKS = 3  # of a tile, the first of which ends where its rows should have answered
 MAX_SINGLE_BLOCK = 2**16  # steps × rows; smaller batches are one block, because launches cost more than blocks save
 MAX_GATHERED_BYTES = 2**29  # that are gathered at once for the gradients of the weights
 INTERPRETED = knobs.runtime.interpret  # kernels run on a CPU, in Triton's interpreter, for tests
@@ -67,8 +68,9 @@ class _Plan:
 
     def __init__(self, network: Network, weights: Sequence[Tensor], inputs: Tensor, rule: Rule):
         cell: LSTM | GRU = network.cell
-        half = torch.is_autocast_enabled(inputs.device.type)
-        tf32 = half or tf32_allowed()
+        mixed = mixed_precision(inputs.device.type)
+        # The recurrent multiplication of tf32 is in float16 already, so float16 is no other mode.
+        half, tf32 = mixed == torch.bfloat16, mixed is not None or tf32_allowed()
         fused = not hasattr(rule, "planted_steps")
         inner, activation, last = (readout_of(network) if fused else None) or (None, "", None)
         self.shape = Shape(
@@ -138,33 +140,53 @@ class _Tiles(NamedTuple):
     )
     answered: Tensor  # [rows]
     fired: Tensor  # [rows]
+    bounds: Tensor  # [blocks + 1, tiles]: see `matmul`
 
 
-def _tiles(lengths: Tensor, steps: int, rule: Rule, expected_steps: Tensor | None) -> tuple[_Tiles, int]:
-    """The rows in tiles, and the number of tiles."""
+def _sorts(rows: int, steps: int, expected_steps: Tensor | None) -> bool:
+    """Whether rows are sorted by the steps at which they should answer. Small batches are not: it takes too long."""
+    return expected_steps is not None and rows * steps > MAX_SINGLE_BLOCK
+
+
+def _tiles(
+    lengths: Tensor, steps: int, rule: Rule, expected_steps: Tensor | None, block: int, own_blocks: bool
+) -> _Tiles:
+    """The rows in tiles. Blocks have `block` steps; with `own_blocks`, which needs sorted rows, the first one of a tile
+    ends where its rows should have answered."""
     rows, device = len(lengths), lengths.device
     number = -(-rows // TILE_ROWS)
     order = _multiples(number * TILE_ROWS, 1, device)
-    if expected_steps is not None and rows * steps > MAX_SINGLE_BLOCK:  # else sorting costs more than it saves
+    ends, fired = torch.empty_like(order, dtype=torch.int32), torch.empty_like(lengths, dtype=torch.bool)
+    expected = ends  # not read
+    if expected_steps is not None and _sorts(rows, steps, expected_steps):
+        expected, rows_sorted = expected_steps.to(device, torch.int32).sort(descending=True)
         order = torch.empty_like(order)
-        order[:rows] = expected_steps.to(device).argsort(descending=True)
+        order[:rows] = rows_sorted
+    blocks = MAX_OWN_BLOCKS if own_blocks else -(-steps // block)
+    bounds = ends.new_empty(blocks + 1, number)
     planted = planted_steps(rule, lengths)
     planted = lengths if planted is None else _aligned(planted)
-    ends, fired = torch.empty_like(order, dtype=torch.int32), torch.empty_like(lengths, dtype=torch.bool)
     grid = (-(-len(order) // kernels.ARRANGE_POSITIONS), 1, 1)
-    kernels.arrange(device)(grid, lengths, planted, order, ends, fired, rows, len(order), int(planted is not lengths))
-    return _Tiles(order, ends, torch.empty_like(lengths), fired), number
+    kernels.arrange(device)(
+        grid, lengths, planted, order, expected, ends, fired, bounds, rows, len(order), steps, block, blocks,
+        int(planted is not lengths), int(own_blocks),
+    )  # fmt: skip
+    return _Tiles(order, ends, torch.empty_like(lengths), fired, bounds)
 
 
 def _forward(
     plan: _Plan, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None, save: bool
 ) -> tuple[KeptFeatures, Tensor, _Tiles, list[_Kept]]:
     (rows, steps), shape = inputs.shape[:2], plan.shape
-    tiles, number_of_tiles = _tiles(_aligned(lengths), steps, rule, expected_steps)
     features = inputs.new_empty(rows, shape.units)
     whole = save or keep == "read"  # otherwise all blocks use the same memory
     block = steps if rows * steps <= MAX_SINGLE_BLOCK and shape.resident else min(BLOCK_STEPS, steps)
     slots = steps if whole else block
+    own_blocks = whole and shape.resident and _sorts(rows, steps, expected_steps)
+    tiles = _tiles(_aligned(lengths), steps, rule, expected_steps, block, own_blocks)
+    blocks, number_of_tiles = len(tiles.bounds) - 1, tiles.bounds.shape[1]
+    longest = steps if own_blocks else block
+    each = kernels.rows_of_program(inputs.device, rows, own_blocks)
     kept = []
     for _ in plan.layers:
         memory = inputs.new_empty(rows, slots + 1, shape.units)
@@ -175,31 +197,32 @@ def _forward(
     if plan.copies:
         given = torch.empty(rows, slots, plan.widths[0][1], dtype=shape.type, device=inputs.device)
     columns = -(-shape.gates * shape.units // kernels.MATMUL_COLUMNS)
-    for first in range(0, steps, block):
-        last, origin = min(first + block, steps), 0 if whole else first
-        grid = (columns, -(-(last - first) // kernels.MATMUL_STEPS), number_of_tiles)
+    grid = (columns, -(-longest // kernels.MATMUL_STEPS), number_of_tiles)
+    for number_of_block in range(blocks):
+        origin = 0 if whole else number_of_block * block
         if plan.copies:
             given_at = (slots, -origin)
             kernels.convert_inputs(shape, *plan.widths[0])(
-                (number_of_tiles * TILE_ROWS, -(-(last - first) // kernels.CONVERT_STEPS), 1), inputs, given,
-                tiles.order, tiles.ends, first, last, steps, *given_at,
+                (len(tiles.order), -(-longest // kernels.CONVERT_STEPS), 1), inputs, given, tiles.order, tiles.ends,
+                tiles.bounds, number_of_block, steps, *given_at,
             )  # fmt: skip
         for number, layer in enumerate(plan.layers):
             below = (kept[number - 1].hidden, slots + 1, 1 - origin) if number else (given, *given_at)
             kernels.input_projection(shape, below[0].shape[2], below[0].dtype)(
                 grid, below[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, tiles.order,
-                first, last, *below[1:], slots, -origin,
+                tiles.bounds, number_of_block, 1, *below[1:], slots, -origin,
             )  # fmt: skip
             top = number == len(plan.layers) - 1
             own = (*kept[number], layer.of_hidden, layer.recall_bias)
-            place = (first, last, origin, slots)
             if shape.resident:
                 answers = (tiles.answered, tiles.fired, features, *plan.rule)
-                kernels.forward(shape, save, top)(
-                    (number_of_tiles, 1, 1), *own, tiles.order, tiles.ends, *answers, *place
-                )
+                kernels.forward(shape, save, top, each)(
+                    (-(-rows // each), 1, 1), *own, tiles.order, tiles.ends, *answers, tiles.bounds, number_of_block,
+                    number_of_tiles, origin, slots,
+                )  # fmt: skip
             else:
-                copies = not whole and last < steps
+                first, last = number_of_block * block, min((number_of_block + 1) * block, steps)
+                place, copies = (first, last, origin, slots), not whole and last < steps
                 _forward_steps(plan, own, recent[number], tiles, features if top else None, *place, copies, save)
     if keep == "answer":
         row = _multiples(rows, 1, inputs.device).clone()  # the caller may write to it
@@ -229,8 +252,9 @@ def _forward_steps(
         forward_step(grid, *layer, recent, tiles.order, tiles.ends, positions, step, origin, slots, is_last)
         if features is not None and (step + 1 - asked == kernels.RULE_STEPS or step + 1 == last):
             kernels.answer(shape)(
-                (positions // TILE_ROWS, 1, 1), layer[1], *tiles, features, *plan.rule, asked, step + 1, origin, slots
-            )
+                (positions // TILE_ROWS, 1, 1), layer[1], *tiles[:4], features, *plan.rule, asked, step + 1, origin,
+                slots,
+            )  # fmt: skip
             asked = step + 1
 
 
@@ -243,6 +267,7 @@ class _Fused(torch.autograd.Function):
         plan = _Plan(network, weights, inputs, rule)
         found, given, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
         ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
+        ctx.is_sorted = _sorts(*inputs.shape[:2], expected_steps)
         ctx.save_for_backward(given, *tiles, *(part for layer in kept for part in layer))
         ctx.mark_non_differentiable(*(part for part in found[1:] if part is not None))
         return tuple(found)
@@ -252,9 +277,10 @@ class _Fused(torch.autograd.Function):
     def backward(ctx, gradient, *_):  # type: ignore[override]
         inputs, *saved = ctx.saved_tensors
         plan, shape = ctx.plan, ctx.plan.shape
-        tiles, kept = _Tiles(*saved[:4]), [_Kept(*saved[at : at + 3]) for at in range(4, len(saved), 3)]
+        tiles, kept = _Tiles(*saved[:5]), [_Kept(*saved[at : at + 3]) for at in range(5, len(saved), 3)]
         (rows, steps), count = inputs.shape[:2], len(plan.layers)
-        number_of_tiles = len(tiles.order) // TILE_ROWS
+        blocks, number_of_tiles = len(tiles.bounds) - 1, tiles.bounds.shape[1]
+        each = kernels.rows_of_program(gradient.device, rows, ctx.is_sorted)
         at_end, base = ctx.keep == "answer", _multiples(rows, 1, inputs.device)
         after = tiles.answered.cumsum(0)  # the packed steps of each row end there
         if not at_end:
@@ -271,8 +297,8 @@ class _Fused(torch.autograd.Function):
             own = kept[number].gates, kept[number].memory
             above = arriving, base, packed, after
             if shape.resident:
-                kernels.backward(shape, at_end)(
-                    (number_of_tiles, 1, 1), *own, layer.of_hidden, *above, tiles.order, tiles.ends, steps,
+                kernels.backward(shape, at_end, each)(
+                    (-(-rows // each), 1, 1), *own, layer.of_hidden, *above, tiles.order, tiles.ends, steps,
                     int(not at_end),
                 )  # fmt: skip
             else:
@@ -282,7 +308,8 @@ class _Fused(torch.autograd.Function):
                 width = into.shape[2]
                 kernels.input_gradient(shape, width, plan.widths[number][1])(
                     (-(-width // kernels.MATMUL_COLUMNS), -(-steps // kernels.MATMUL_STEPS), number_of_tiles),
-                    packed, layer.of_input, layer.bias, into, tiles.order, tiles.ends, after, 0, steps, 0, 0, steps, 0,
+                    packed, layer.of_input, layer.bias, into, tiles.order, tiles.ends, after, tiles.bounds, 0,
+                    blocks, 0, 0, steps, 0,
                 )  # fmt: skip
             given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
             read, true_inputs = (tiles.answered, after), plan.widths[number][0]
@@ -341,6 +368,11 @@ def _of_weights(
     found += [packed.new_empty(lines, dtype=torch.float32) for _ in range(2)]
     kernels.sum_shares(shape, columns, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), shares, *found)
     return found
+
+
+def mixed_precision(device: str) -> torch.dtype | None:
+    """The type of automatic mixed precision, if it is enabled."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def tf32_allowed() -> bool:

@@ -11,12 +11,13 @@ import torch
 
 from rankcode.engines.triton import large_recurrence, matmul, recurrence, weights
 
-TILE_ROWS = 16  # rows that one program takes through the steps: the smallest side of a Triton dot product
-RULE_STEPS = 8  # steps after which a tile evaluates the rule
+TILE_ROWS = 16  # rows that are arranged side by side, and that one program takes through the steps at most
+MIN_DOT_ROWS = 8  # of a matrix multiplication: with fewer rows it takes as long
+RULE_STEPS = 8  # steps after which a program evaluates the rule
 MATMUL_STEPS, MATMUL_COLUMNS = 128 // TILE_ROWS, 256  # of the result that one program computes
 WEIGHT_LINES = 2  # lines of a weight that one program converts, or whose gradient it sums
 GATHER_STEPS = 16  # steps of a row that one program gathers
-CONVERT_STEPS = 16  # steps of a row that one program converts
+CONVERT_STEPS = 8  # steps of a row that one program converts
 GATE_ROWS = 4  # rows whose gates one program takes through a step of the backward pass
 ARRANGE_POSITIONS = 256  # positions of rows in tiles that one program computes
 
@@ -87,6 +88,14 @@ class Shape(NamedTuple):
 kept = lru_cache(maxsize=256)  # kernels, which are compiled once for each shape
 
 
+def rows_of_program(device: torch.device, rows: int, is_sorted: bool) -> int:
+    """How many rows one program takes through the steps. A step of fewer rows takes less time, so they are as few as
+    leave a processor for each program, or half a processor if rows are sorted, so that many programs end early."""
+    programs = {each: -(-rows // each) for each in (2, 4, 8)}
+    fitting = (each for each, number in programs.items() if number <= _processors(device))
+    return next(fitting, 8 if is_sorted and programs[8] <= 2 * _processors(device) else TILE_ROWS)
+
+
 def rounded(units: int) -> int:
     return max(16, _power(units)) if units <= 128 else -(-units // 64) * 64
 
@@ -98,7 +107,7 @@ def width(shape: Shape, inputs: int) -> int:
 
 @kept
 def arrange(device: torch.device) -> Kernel:
-    return Kernel(matmul.arrange, POSITIONS=ARRANGE_POSITIONS)
+    return Kernel(matmul.arrange, POSITIONS=ARRANGE_POSITIONS, TILE=TILE_ROWS, ROUNDED=MATMUL_STEPS)
 
 
 @kept
@@ -116,7 +125,8 @@ def sum_shares(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
 @kept
 def convert_inputs(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
     return Kernel(
-        matmul.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, STEPS=CONVERT_STEPS, COLUMNS=128
+        matmul.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, TILE=TILE_ROWS, STEPS=CONVERT_STEPS,
+        COLUMNS=512,
     )  # fmt: skip
 
 
@@ -138,17 +148,18 @@ def input_gradient(shape: Shape, columns: int, inputs: int) -> Kernel:
 
 
 @kept
-def forward(shape: Shape, save: bool, top: bool) -> Kernel:
+def forward(shape: Shape, save: bool, top: bool, rows: int) -> Kernel:
+    many = shape.type == torch.float32 and rows >= MIN_DOT_ROWS  # numbers to load in every step
     return Kernel(
-        recurrence.forward, SAVE=save, TOP=top, RULE=shape.rule and top, TILE=TILE_ROWS, **_rule(shape),
-        **_cell(shape), num_warps=16 if shape.type == torch.float32 else 8, num_stages=2,
+        recurrence.forward, GROUP=TILE_ROWS, SAVE=save, TOP=top, RULE=shape.rule and top, **_rows(rows), **_rule(shape),
+        **_cell(shape), num_warps=16 if many else 8, num_stages=2,
     )  # fmt: skip
 
 
 @kept
-def backward(shape: Shape, at_end: bool) -> Kernel:
+def backward(shape: Shape, at_end: bool, rows: int) -> Kernel:
     return Kernel(
-        recurrence.backward, TILE=TILE_ROWS, **_gradients(shape, at_end), **_cell(shape), num_warps=8, num_stages=2
+        recurrence.backward, **_rows(rows), **_gradients(shape, at_end), **_cell(shape), num_warps=8, num_stages=2
     )  # fmt: skip
 
 
@@ -171,8 +182,11 @@ class Part(NamedTuple):
         return -(-rows // self.rows) * -(-shape.units // self.columns)
 
 
-FORWARD_PARTS = Part(64, 16, 64, 4, 3), Part(64, 32, 64, 4, 3, waves=6), Part(128, 64, 64, 8, 3)
-BACKWARD_PARTS = Part(64, 32, 64, 8, 4), Part(64, 64, 128, 4, 4), Part(128, 64, 128, 4, 4), Part(128, 128, 64, 4, 4)
+FORWARD_PARTS = Part(64, 16, 64, 4, 3, waves=2), Part(64, 32, 64, 4, 3, waves=6), Part(128, 64, 64, 8, 3)
+BACKWARD_PARTS = (
+    Part(64, 16, 128, 4, 4), Part(64, 32, 256, 4, 3), Part(64, 64, 128, 4, 4), Part(128, 64, 128, 4, 4),
+    Part(128, 128, 64, 4, 4),
+)  # fmt: skip
 
 
 @kept
@@ -184,7 +198,7 @@ def forward_step(shape: Shape, rows: int, save: bool) -> StepKernel:
 def answer(shape: Shape) -> Kernel:
     return Kernel(
         large_recurrence.answer, UNITS=shape.units, RULE=shape.rule, PRECISION=shape.precision, TILE=TILE_ROWS,
-        CHUNK=min(64, shape.units), **_rule(shape),
+        CHUNK=math.gcd(64, shape.units), STORED=math.gcd(256, shape.units), **_rule(shape),
     )  # fmt: skip
 
 
@@ -192,7 +206,7 @@ def answer(shape: Shape) -> Kernel:
 def gates_backward(shape: Shape, at_end: bool) -> Kernel:
     return Kernel(
         large_recurrence.gates_backward, UNITS=shape.units, GRU=shape.gru, FAST=shape.fast,
-        PADDED_UNITS=_power(shape.units), TILE=GATE_ROWS, **_gradients(shape, at_end),
+        PADDED_UNITS=_power(shape.units), TILE=GATE_ROWS, **_gradients(shape, at_end), num_warps=8,
     )  # fmt: skip
 
 
@@ -208,7 +222,7 @@ def hidden_backward(shape: Shape, rows: int) -> StepKernel:
 def gather(shape: Shape, inputs: int, given: torch.dtype) -> Kernel:
     return Kernel(
         matmul.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), PARTS=shape.parts,
-        STEPS=GATHER_STEPS, COLUMNS=128,
+        STEPS=GATHER_STEPS, COLUMNS=256, num_warps=8,
     )  # fmt: skip
 
 
@@ -252,6 +266,10 @@ def _matmul(shape: Shape) -> dict[str, Any]:
 
 def _cell(shape: Shape) -> dict[str, Any]:
     return {"UNITS": shape.units, "GRU": shape.gru, "PRECISION": shape.precision, "FAST": shape.fast}
+
+
+def _rows(rows: int) -> dict[str, int]:
+    return {"TILE": max(MIN_DOT_ROWS, rows), "ROWS": rows}
 
 
 def _rule(shape: Shape) -> dict[str, Any]:

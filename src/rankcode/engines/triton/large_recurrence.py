@@ -32,6 +32,13 @@ def forward_step(
     live = (step < end)[:, None]
     start = (row * (slots + 1) * UNITS)[:, None]
     before = start + (step - origin) * UNITS
+    # What the input gives to the gates is loaded while the state is multiplied.
+    at = gates + ((row * slots + step - origin) * (4 * UNITS))[:, None] + unit[None, :]
+    a, b = tl.load(at, mask=live, other=0.0), tl.load(at + UNITS, mask=live, other=0.0)
+    c = tl.load(at + 2 * UNITS, mask=live, other=0.0)
+    d = c
+    if not GRU:
+        d = tl.load(at + 3 * UNITS, mask=live, other=0.0)
     e, f = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
     g, i = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
     m = tl.zeros((TILE, COLUMNS), tl.float32)
@@ -52,14 +59,11 @@ def forward_step(
             else:
                 g = tl.dot(h, tl.load(w_at + 2 * square), g, input_precision=PRECISION)
                 i = tl.dot(h, tl.load(w_at + 3 * square), i, input_precision=PRECISION)
-    at = gates + ((row * slots + step - origin) * (4 * UNITS))[:, None] + unit[None, :]
-    e += tl.load(at, mask=live, other=0.0).to(tl.float32)
-    f += tl.load(at + UNITS, mask=live, other=0.0).to(tl.float32)
-    g += tl.load(at + 2 * UNITS, mask=live, other=0.0).to(tl.float32)
+    e, f, g = e + a.to(tl.float32), f + b.to(tl.float32), g + c.to(tl.float32)
     if GRU:
         i += tl.load(recall_bias + unit)[None, :]
     else:
-        i += tl.load(at + 3 * UNITS, mask=live, other=0.0).to(tl.float32)
+        i += d.to(tl.float32)
     e, f, g, i, m, new = gated(e, f, g, i, m, GRU, FAST)
     if SAVE:
         tl.store(at, e.to(type), mask=live)
@@ -81,7 +85,7 @@ def answer(
     slots,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr,
     SIGMOID: tl.constexpr, ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
-    PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
     """Evaluate the rule at the steps begin … stop, and store the features of the rows that answer there."""
     tile = tl.program_id(0)
@@ -93,13 +97,13 @@ def answer(
     if RULE:
         spike = first_spike(
             hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-            UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, STEPS, CHUNK, PADDED_INNER,
-            PADDED_CLASSES,
+            UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, TILE, STEPS, CHUNK,
+            PADDED_INNER, PADDED_CLASSES,
         )  # fmt: skip
         tl.store(fired + row, spike <= end, mask=spike <= end)
         end = tl.minimum(end, spike)
         tl.store(ends + position, end)
-    store_answers(hidden, features, answered, row, end, begin, stop, origin, slots, UNITS, CHUNK)
+    store_answers(hidden, features, answered, row, end, begin, stop, origin, slots, UNITS, STORED)
 
 
 @triton.jit(do_not_specialize=["positions", "step", "slots", "arriving_step"])

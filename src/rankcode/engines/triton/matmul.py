@@ -3,7 +3,8 @@
 Rows are arranged in tiles of `TILE` positions: `order` is the row at a position and `ends` the number of steps it
 reads, 0 at a position without a row. Sorted rows end together, and a program returns at once if all rows of its tile
 have ended. Arrays of steps are [rows, slots, columns], with one slot for each step, and one more for states. Only steps
-before a row's end are loaded: anything may follow it, NaN too.
+before a row's end are loaded: anything may follow it, NaN too. Steps are processed in blocks: `bounds` [blocks + 1,
+tiles] are the steps at which those of a tile begin.
 
 The operands of the gradients of the weights are *packed*: the steps that were read, row after row without gaps;
 `row_after` is where each row ends. If matrix multiplications run in tf32, a number is packed as the sum of two bfloat16
@@ -38,23 +39,24 @@ def load_parts(at, mask, apart, PARTS: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["first", "last", "given_slots", "given_first", "result_slots", "result_first"])
+@triton.jit(do_not_specialize=["block", "blocks", "given_slots", "given_first", "result_slots", "result_first"])
 def matmul(
-    given, weight, bias, result, order, ends, row_after, first, last, given_slots, given_first, result_slots,
+    given, weight, bias, result, order, ends, row_after, bounds, block, blocks, given_slots, given_first, result_slots,
     result_first, DEPTH: tl.constexpr, WIDTH: tl.constexpr, GIVEN_WIDTH: tl.constexpr, WEIGHT_WIDTH: tl.constexpr,
     RESULT_WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr,
     PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """result[…, :WIDTH] = given[…, :DEPTH] · weight + bias for the steps first … last that are read; `weight` is
-    [DEPTH, WIDTH], or if TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the slot of step 0. If
-    PARTS > 0, `given` is packed."""
+    """result[…, :WIDTH] = given[…, :DEPTH] · weight + bias for the steps that are read in so many blocks, from
+    `block` on. `weight` is [DEPTH, WIDTH], or if TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the
+    slot of step 0. If PARTS > 0, `given` is packed."""
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = tl.arange(0, TILE * STEPS)
-    begin = first + tl.program_id(1) * STEPS
+    bounds += block * tl.num_programs(2) + tl.program_id(2)
+    begin, last = tl.load(bounds) + tl.program_id(1) * STEPS, tl.load(bounds + blocks * tl.num_programs(2))
     position = tl.program_id(2) * TILE + inside % TILE
     step = begin + inside // TILE
     end = tl.load(ends + position)
-    if begin >= tl.max(end, 0):
+    if begin >= tl.minimum(tl.max(end, 0), last):
         return
     live = (step < end) & (step < last)
     row = tl.load(order + position).to(tl.int64)
@@ -81,26 +83,46 @@ def matmul(
     tl.store(result + to[:, None] + n[None, :], total, mask=live[:, None] & (n < WIDTH)[None, :])
 
 
-@triton.jit(do_not_specialize=["rows", "positions", "is_planted"])
-def arrange(lengths, planted, order, ends, fired, rows, positions, is_planted, POSITIONS: tl.constexpr):
-    """The most steps that the row at each position reads, and whether a planted spike ends it."""
+@triton.jit(do_not_specialize=["rows", "positions", "steps", "block", "blocks", "is_planted", "is_expected"])
+def arrange(
+    lengths, planted, order, expected, ends, fired, bounds, rows, positions, steps, block, blocks, is_planted,
+    is_expected, POSITIONS: tl.constexpr, TILE: tl.constexpr, ROUNDED: tl.constexpr,
+):  # fmt: skip
+    """The most steps that the row at each position reads, whether a planted spike ends it, and the bounds of the blocks
+    of each tile: every `block` steps, or, if rows are sorted by the steps at which they are expected to answer,
+    `expected` [positions], first the step, ROUNDED up, by which all rows of the tile should have answered."""
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
     there = position < rows
     row = tl.load(order + position, mask=there, other=0)
     length, spike = tl.load(lengths + row, mask=there, other=0), tl.load(planted + row, mask=there, other=0)
     tl.store(ends + position, tl.minimum(length, spike).to(tl.int32), mask=position < positions)
     tl.store(fired + row, (spike <= length) & (is_planted > 0), mask=there)
+    is_first = (position < positions) & (position % TILE == 0)  # a tile's longest row, if they are sorted
+    bounds += position // TILE
+    tl.store(bounds, tl.zeros((POSITIONS,), tl.int32), mask=is_first)
+    next = tl.full((POSITIONS,), block, tl.int32)
+    if is_expected > 0:
+        longest = tl.minimum(tl.maximum(tl.load(expected + position, mask=is_first & there, other=0), 0), steps)
+        next = (longest + ROUNDED - 1) // ROUNDED * ROUNDED
+    for number in range(1, blocks + 1):
+        if number == blocks:
+            next = tl.full((POSITIONS,), steps, tl.int32)
+        tl.store(bounds + number * (positions // TILE), tl.minimum(next, steps), mask=is_first)
+        next += block
 
 
-@triton.jit(do_not_specialize=["first", "last", "given_slots", "result_slots", "result_first"])
+@triton.jit(do_not_specialize=["block", "given_slots", "result_slots", "result_first"])
 def convert_inputs(
-    given, result, order, ends, first, last, given_slots, result_slots, result_first,
-    GIVEN_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+    given, result, order, ends, bounds, block, given_slots, result_slots, result_first,
+    GIVEN_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Convert the steps first … last that are read to another type, padded with zeros to the width of the result."""
+    """Convert the steps of a block that are read to another type, padded with zeros to the width of the result."""
     position = tl.program_id(0)
-    begin = first + tl.program_id(1) * STEPS
-    stop = tl.minimum(last, tl.load(ends + position))
+    tiles = tl.num_programs(0) // TILE
+    bounds += block * tiles + position // TILE
+    begin = tl.load(bounds) + tl.program_id(1) * STEPS
+    stop = tl.minimum(tl.load(bounds + tiles), tl.load(ends + position))
     if begin >= stop:
         return
     row = tl.load(order + position).to(tl.int64)

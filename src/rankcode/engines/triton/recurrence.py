@@ -67,50 +67,55 @@ def gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.
 def first_spike(
     hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
-    PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
+    CHUNK: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
 ):  # fmt: skip
     """The step in begin … stop at which each row of a tile first fires, [TILE]; NEVER if it does not. INNER is the
     width of the readout's hidden layer, 0 without one; PADDED_INNER and PADDED_CLASSES are INNER and CLASSES, rounded
     up. One SIGMOID output z stands for the logits (0, z)."""
     inside = tl.arange(0, TILE * STEPS)
-    position = tile * TILE + inside % TILE
+    position, there = tile * ROWS + inside % TILE, inside % TILE < ROWS
     step = begin + inside // TILE
-    read = (step < tl.load(ends + position)) & (step < stop)
-    row = tl.load(order + position).to(tl.int64)
-    at = (row * (slots + 1) + step + 1 - origin) * UNITS
-    number = tl.arange(0, PADDED_CLASSES)
+    # All that does not depend on the hidden state is loaded first, at the same time.
+    end = tl.load(ends + position, mask=there, other=0)
+    row = tl.load(order + position, mask=there, other=0).to(tl.int64)
+    number, d = tl.arange(0, PADDED_CLASSES), tl.arange(0, PADDED_INNER)
     line = number - 1 if SIGMOID else number  # of the last layer's weights
-    there = (line >= 0) & (number < CLASSES)
+    known, counts = (line >= 0) & (number < CLASSES), (number < CLASSES)[None, :]
+    asked = (there & (step < stop))[:, None] & counts
+    thresholds = tl.load(table + step[:, None] * CLASSES + number[None, :], mask=asked, other=float("inf"))
+    last_bias = tl.load(outer_bias + line, mask=known, other=0.0)[None, :]
+    if INNER > 0:
+        of_inner = d < INNER
+        last_at = outer + line[None, :] * INNER + d[:, None]
+        last = tl.load(last_at, mask=of_inner[:, None] & known[None, :], other=0.0)
+        first_bias = tl.load(inner_bias + d, mask=of_inner, other=0.0)[None, :]
+    read = (step < end) & (step < stop)
     type = hidden.dtype.element_ty
-    d = tl.arange(0, PADDED_INNER)
+    at = (row * (slots + 1) + step + 1 - origin) * UNITS
     total = tl.zeros((TILE * STEPS, PADDED_INNER if INNER > 0 else PADDED_CLASSES), tl.float32)
     for chunk in range(0, UNITS, CHUNK):
         k = chunk + tl.arange(0, CHUNK)
-        h = tl.load(hidden + at[:, None] + k[None, :], mask=read[:, None], other=0.0)
-        known = (k < TRUE_UNITS)[:, None]
+        true = (k < TRUE_UNITS)[:, None]
         if INNER > 0:
-            w = tl.load(inner + d[None, :] * TRUE_UNITS + k[:, None], mask=known & (d < INNER)[None, :], other=0.0)
+            w = tl.load(inner + d[None, :] * TRUE_UNITS + k[:, None], mask=true & of_inner[None, :], other=0.0)
         else:
-            w = tl.load(outer + line[None, :] * TRUE_UNITS + k[:, None], mask=known & there[None, :], other=0.0)
+            w = tl.load(outer + line[None, :] * TRUE_UNITS + k[:, None], mask=true & known[None, :], other=0.0)
+        h = tl.load(hidden + at[:, None] + k[None, :], mask=read[:, None], other=0.0)
         total = tl.dot(h, w.to(type), total, input_precision=PRECISION)
     if INNER > 0:
-        total += tl.load(inner_bias + d, mask=d < INNER, other=0.0)[None, :]
+        total += first_bias
         if ACTIVATION == "relu":
             total = tl.maximum(total, 0.0)
         elif ACTIVATION == "tanh":
             total = _tanh(total, False)
         elif ACTIVATION == "sigmoid":
             total = tl.sigmoid(total)
-        w = tl.load(outer + line[None, :] * INNER + d[:, None], mask=(d < INNER)[:, None] & there[None, :], other=0.0)
-        total = tl.dot(total.to(type), w.to(type), input_precision=PRECISION)
-    total += tl.load(outer_bias + line, mask=there, other=0.0)[None, :]
-    total = tl.where((number < CLASSES)[None, :], total, float("-inf"))
+        total = tl.dot(total.to(type), last.to(type), input_precision=PRECISION)
+    total = tl.where(counts, total + last_bias, float("-inf"))
     likely = tl.exp(total - tl.max(total, 1)[:, None])
     likely = likely / tl.sum(likely, 1)[:, None]
-    asked = read[:, None] & (number < CLASSES)[None, :]
-    thresholds = tl.load(table + step[:, None] * CLASSES + number[None, :], mask=asked, other=float("inf"))
-    fires = tl.max((likely >= thresholds).to(tl.int32), 1) > 0
+    fires = read & (tl.max((likely >= thresholds).to(tl.int32), 1) > 0)
     return tl.min(tl.reshape(tl.where(fires, step + 1, NEVER), (STEPS, TILE)), 0)
 
 
@@ -129,27 +134,31 @@ def store_answers(
         tl.store(features + to[:, None] + k[None, :], h.to(tl.float32), mask=leaves[:, None])
 
 
-@triton.jit(do_not_specialize=["first", "last", "origin", "slots"])
+@triton.jit(do_not_specialize=["block", "tiles", "origin", "slots"])
 def forward(
     gates, hidden, memory, weight, recall_bias, order, ends, answered, fired, features,
-    table, inner, inner_bias, outer, outer_bias, first, last, origin, slots,
+    table, inner, inner_bias, outer, outer_bias, bounds, block, tiles, origin, slots,
     UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, SAVE: tl.constexpr,
     TOP: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
     ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr, PRECISION: tl.constexpr,
-    FAST: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr,
+    FAST: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr,
+    STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Steps first … last, counted from 0. The top layer evaluates the rule, and stores the features that rows answer
-    with. Unless SAVE, the state after `last` is copied to slot 0, where the next block begins."""
+    """A block of steps. The top layer evaluates the rule, and stores the features that rows answer with. Unless SAVE,
+    the state after the block is copied to slot 0, where the next one begins. A program takes ROWS rows, of which GROUP
+    have the same bounds."""
     tile = tl.program_id(0)
-    position = tile * TILE + tl.arange(0, TILE)
-    end = tl.load(ends + position)
+    bounds += block * tiles + tile * ROWS // GROUP
+    first, last = tl.load(bounds), tl.load(bounds + tiles)
+    position, there = tile * ROWS + tl.arange(0, TILE), tl.arange(0, TILE) < ROWS
+    end = tl.load(ends + position, mask=there, other=0)
     limit = tl.minimum(tl.max(end, 0), last)
     if first >= limit:
         return
     square: tl.constexpr = UNITS * UNITS
     units = tl.arange(0, UNITS)
     type = hidden.dtype.element_ty
-    row = tl.load(order + position).to(tl.int64)
+    row = tl.load(order + position, mask=there, other=0).to(tl.int64)
     valid = (end > 0)[:, None]  # there is a row at the position
     gates_at = ((row * slots + first - origin) * (4 * UNITS))[:, None]
     states_at = ((row * (slots + 1) + first - origin) * UNITS)[:, None]
@@ -207,12 +216,12 @@ def forward(
             tl.debug_barrier()
             spike = first_spike(
                 hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, STEPS, UNITS, PADDED_INNER,
-                PADDED_CLASSES,
+                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, ROWS, STEPS, UNITS,
+                PADDED_INNER, PADDED_CLASSES,
             )  # fmt: skip
             tl.store(fired + row, spike <= end, mask=spike <= end)
             end = tl.minimum(end, spike)
-            tl.store(ends + position, end)
+            tl.store(ends + position, end, mask=there)
             tl.debug_barrier()
             limit = tl.minimum(limit, tl.max(end, 0))
         begin = stop
@@ -230,19 +239,19 @@ def forward(
 def backward(
     gates, memory, weight, arriving, base, packed, row_after, order, ends, slots, arriving_step,
     UNITS: tl.constexpr, GRU: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr, PARTS: tl.constexpr,
-    PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr,
+    PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """From the last answer of a tile back to its first step. The gradient of the features after step s is
     `arriving[base[row] + s · arriving_step]`, or if AT_END `arriving[base[row]]` at the row's end only. The gradients
     of the inputs of the gates are written to `packed`."""
     tile = tl.program_id(0)
-    position = tile * TILE + tl.arange(0, TILE)
-    end = tl.load(ends + position)
+    position, there = tile * ROWS + tl.arange(0, TILE), tl.arange(0, TILE) < ROWS
+    end = tl.load(ends + position, mask=there, other=0)
     limit = tl.max(end, 0)
     square: tl.constexpr = UNITS * UNITS
     units = tl.arange(0, UNITS)
     type = gates.dtype.element_ty
-    row = tl.load(order + position).to(tl.int64)
+    row = tl.load(order + position, mask=there, other=0).to(tl.int64)
     valid = (end > 0)[:, None]
     start = tl.load(base + row, mask=end > 0, other=0).to(tl.int64)
     gates_at = (row * slots * (4 * UNITS))[:, None]
