@@ -47,9 +47,11 @@ def measure(
     progress: bool = True,
     ways: Sequence[str] | None = None,
     memory: bool = True,
+    threshold: bool = False,
 ) -> list[Measured]:
-    """Every engine with every way of planting spikes, or with some, and conventional training. Times are medians."""
-    cases = make_cases(shape, engines, device, ways)
+    """Every engine with every way of planting spikes, or with some, and conventional training. Times are medians. With
+    `threshold`, rows answer at one on a GPU too."""
+    cases = make_cases(shape, engines, device, ways, threshold)
     times = {case: quartiles(found) for case, found in time_in_turns(cases, repeats, device, progress).items()}
     # Profiling `stepwise` takes minutes: it launches too many kernels.
     profiled = [case for case in cases if case.mode == "training" and case.engine != "stepwise" and not case.captured]

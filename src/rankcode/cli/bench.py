@@ -61,6 +61,9 @@ class Bench:
     """Engines to measure. Default: all that can run here, except reference."""
     repeats: int = 15
     """How many times each case is run."""
+    threshold: Flag = False
+    """On a GPU, let rows answer at a threshold, as in real use, so that readout and rule are measured too, as always on
+    a CPU."""
     grid: int | None = None
     """Measure this many shapes on a CPU instead, from tiny to large, with `auto` and every fast engine."""
     lengths: tuple[int, ...] = ()
@@ -130,7 +133,7 @@ class Bench:
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
         settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
-        content = {"machine": machine(device), **settings}
+        content = {"machine": machine(device), **settings, "threshold": self.threshold or device == "cpu"}
         if self.lengths:
             at = {
                 steps: measure(replace(shapes[0], steps=steps), ("auto",), device, self.repeats)
@@ -179,7 +182,7 @@ class Bench:
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
-            found += measure(shape, engines, device, self.repeats)
+            found += measure(shape, engines, device, self.repeats, threshold=self.threshold)
         if device == "cpu":
             found.append(measure_stream(shapes[0], self.repeats))
         return write(

@@ -32,12 +32,13 @@ TOLERANCES = {
     "float64": Tolerance(1e-12, 1e-10, "sums in another order"),
     "float32": Tolerance(5e-5, 5e-5, "sums in another order, and exp and tanh of other libraries such as cuDNN"),
     "tf32": Tolerance(1e-2, 3e-2, "10 bits of mantissa in matrix multiplications, the readout's included"),
+    "float16": Tolerance(1e-2, 3e-2, "as tf32: 10 bits of mantissa"),
     "bfloat16": Tolerance(1e-1, 1.5e-1, "7 bits of mantissa in matrix multiplications and saved activations"),
 }
 PRECISIONS = {
     "cpu": ("float64", "float32"),
     "compiled": ("float32",),
-    "triton": ("float32", "tf32", "bfloat16"),
+    "triton": ("float32", "tf32", "float16", "bfloat16"),
     "whole": ("float64", "float32", "tf32"),
     "graphs": ("float64", "tf32", "bfloat16"),
 }
@@ -138,12 +139,13 @@ def _wrong_steps(rule: Rule, expected: Decision, got: Decision, same: Tensor, to
 
 @contextmanager
 def products_in(precision: str, on_gpu: bool) -> Iterator[None]:
-    """Matrix multiplications of float32 tensors in a precision; bfloat16 by autocast."""
+    """Matrix multiplications of float32 tensors in a precision; bfloat16 and float16 by autocast."""
     matmul, cudnn = cast(Any, torch.backends.cuda.matmul), cast(Any, torch.backends.cudnn)
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
-        with torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        mixed = torch.float16 if precision == "float16" else torch.bfloat16
+        with torch.autocast("cuda" if on_gpu else "cpu", mixed, enabled=precision.endswith("16")):
             yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before

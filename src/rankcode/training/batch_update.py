@@ -42,7 +42,7 @@ class Step(nn.Module):
 
     def capturable(self, inputs: Tensor) -> Capture | None:
         """How a batch can be captured in a CUDA graph, if it can."""
-        if not self.objective.capturable or self.precision == torch.float16:
+        if not self.objective.capturable:
             return None
         with self.autocast():
             return choose(self.network, inputs, self.objective.rule, self.engine).capturable
