@@ -45,7 +45,9 @@ class Step(nn.Module):
         if not self.objective.capturable:
             return None
         with self.autocast():
-            return choose(self.network, inputs, self.objective.rule, self.engine).capturable
+            how = choose(self.network, inputs, self.objective.rule, self.engine).capturable
+        # Gradients that are scaled for float16 may have to be discarded, which a schedule does not provide for.
+        return None if how == "with a schedule" and self.precision == torch.float16 else how
 
 
 class Share(NamedTuple):
