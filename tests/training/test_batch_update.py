@@ -4,8 +4,10 @@ import torch
 import rankcode as rc
 from rankcode.data.sources import Arrays, Packed
 from rankcode.decision import Decision
+from rankcode.engines.choose import Choice
 from rankcode.front_ends import Audio, LogMel
-from rankcode.training.batch_update import Answers
+from rankcode.training import batch_update
+from rankcode.training.batch_update import Answers, Step
 
 LENGTHS = torch.tensor([3, 9, 4, 7])
 
@@ -27,3 +29,15 @@ def test_rows_are_expected_to_be_read_to_their_end_before_their_first_answer(kin
     assert answers.expected(first).equal(steps)
     assert source.lengths.equal(LENGTHS)
     assert answers.expected(answers.index(1)).equal(LENGTHS[answers.index(1)] - (2 if kind == "sound" else 0))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("how", [None, "as it is", "with a schedule"])
+def test_what_is_captured_in_which_precision(how, precision, monkeypatch):
+    """A step in float16 may have to be discarded, which a schedule does not provide for."""
+    monkeypatch.setattr(batch_update, "choose", lambda *_: Choice("triton", "", how))
+    network = rc.Network(rc.cells.GRU(4, 2), 2)
+    step = Step(network, rc.AtSpike(0.6), rc.Training(precision=precision), torch.device("cpu"))
+    assert step.capturable(torch.zeros(2, 3, 4)) == (
+        None if (precision, how) == ("float16", "with a schedule") else how
+    )

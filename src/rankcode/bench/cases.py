@@ -148,7 +148,7 @@ def _conventional(network: Network, inputs: Tensor, labels: Tensor) -> Iterator[
         if layer is None:
             continue
         x = inputs if rows_first else inputs.transpose(0, 1).contiguous()
-        for precision in ("float32", "tf32", "bfloat16") if inputs.is_cuda else ("float32",):
+        for precision in ("tf32", "bfloat16") if inputs.is_cuda else ("float32",):
 
             def logits(layer=layer, x=x, rows_first=rows_first) -> Tensor:
                 features = layer(x)[0]
@@ -195,7 +195,7 @@ def _with_engine(
     network: Network, inputs: Tensor, labels: Tensor, spikes: str, rule: Rule, engine: str, expected: Tensor | None
 ) -> Iterator[tuple[Case, Work]]:
     lengths, objective = torch.full((len(inputs),), inputs.shape[1], device=inputs.device), AtSpike(rule=rule)
-    on_gpu = ("float32", "tf32", "bfloat16") if engine == "triton" else ("tf32",)
+    on_gpu = ("tf32", "bfloat16") if engine == "triton" else ("tf32",)
     for precision in on_gpu if inputs.is_cuda else ("float32",):
 
         def train(precision=precision):

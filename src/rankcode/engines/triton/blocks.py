@@ -20,7 +20,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 
 BLOCK_STEPS = 32  # tiles whose rows have all answered cost nothing from the next block on
-MAX_OWN_BLOCKS = 3  # of a tile, the first of which ends where its rows should have answered
+OWN_BLOCKS = 3  # of a tile, the first of which ends where its rows should have answered
 MAX_SINGLE_BLOCK = 2**16  # steps × rows; smaller batches are one block, because launches cost more than blocks save
 MAX_GATHERED_BYTES = 2**29  # that are gathered at once for the gradients of the weights
 INTERPRETED = knobs.runtime.interpret  # kernels run on a CPU, in Triton's interpreter, for tests
@@ -162,7 +162,7 @@ def _tiles(
         expected, rows_sorted = expected_steps.to(device, torch.int32).sort(descending=True)
         order = torch.empty_like(order)
         order[:rows] = rows_sorted
-    blocks = MAX_OWN_BLOCKS if own_blocks else -(-steps // block)
+    blocks = OWN_BLOCKS if own_blocks else -(-steps // block)
     bounds = ends.new_empty(blocks + 1, number)
     planted = planted_steps(rule, lengths)
     planted = lengths if planted is None else _aligned(planted)
