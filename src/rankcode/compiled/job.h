@@ -4,7 +4,7 @@
 
 #define MAX_SLOTS 64
 
-typedef struct {
+typedef struct Job {
     /* Sizes; `padded…` are rounded up to whole vectors. `inner`: units of the readout's hidden layer, or 0. */
     int64_t lanes, gru, inputs, units, padded, classes, padded_classes, inner, padded_inner, activation, one_output;
     int64_t rows, steps;
@@ -42,4 +42,9 @@ typedef struct {
        the first step are wanted, or NULL. */
     const float *gradient, *of_last_cell;
     float *of_first_hidden, *of_first_cell;
+    /* The gradients of the weights, as PyTorch has them, and memory for their sums: see `sums_at`. */
+    float *of_weight_ih, *of_weight_hh, *of_bias_ih, *of_bias_hh, *sums;
+    /* The jobs that are worked on at the same time, and which of them this is. */
+    struct Job *const *team;
+    int64_t team_size, number;
 } Job;

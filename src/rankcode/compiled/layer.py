@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from ctypes import addressof, byref, c_void_p
+from ctypes import byref
 
 import numpy as np
 import torch
@@ -82,15 +82,15 @@ class Layer:
         """The features of each row's last step read, [rows, units], or, with `every_step`, [steps, rows, units], of
         which those of steps that are not read are not set."""
         job, (rows, steps, _) = self.job, self.inputs.shape
-        if not job.packed:
-            self.memory("packed", functions().packed_size(byref(job), self.saves))
-            functions().pack(byref(job), self.saves)
+        packed = _take_chunk(functions().packed_size(byref(job), self.saves))
+        job.packed = packed.ctypes.data
         if self.saves:
             self.memory("last_entry", rows, dtype=torch.int64)
             job.width = (5 if job.gru else 6) * job.padded
         features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
         job.features = features.data_ptr()
         self.shares = left = [_Share(self, number) for number in range(job.stride)]
+        in_threads(functions().pack_all, [share.job for share in left])
         while left:
             in_threads(functions().read_all, [share.job for share in left])
             left = [share for share in left if share.job.full]
@@ -98,6 +98,10 @@ class Layer:
                 share.add_chunks()
         for share in self.shares:
             share.keep_chunks(-(-share.job.entries >> share.job.shift))
+        if self.saves:
+            self.packed = packed
+        else:
+            _keep_free(packed)
         return features
 
     @property
@@ -112,32 +116,28 @@ class Layer:
             self.read()
         gradient, job = gradient.contiguous(), self.job
         of_cell = None if of_cell is None else of_cell.contiguous()
+        of_weights = [torch.empty_like(part) for part in self.kept[:4]]
+        sums = _take_chunk(4 * job.units * (job.inputs + job.units + 2 + job.lanes))
         for share in self.shares:
-            share.job.gradient = gradient.data_ptr()
-            share.job.of_last_cell = None if of_cell is None else of_cell.data_ptr()
-            share.job.of_first_hidden, share.job.of_first_cell = job.of_first_hidden, job.of_first_cell
-            share.job.next, share.job.live = share.number, 0
-        in_threads(functions().go_back_all, [share.job for share in self.shares])
-        padded, units, inputs = job.padded, job.units, job.inputs
-        # The columns belong to the inputs, a 1 and the hidden state.
-        of_gates = torch.zeros(4 * padded, inputs + 1 + units)
+            own = share.job
+            own.gradient = gradient.data_ptr()
+            own.of_last_cell = None if of_cell is None else of_cell.data_ptr()
+            own.of_first_hidden, own.of_first_cell = job.of_first_hidden, job.of_first_cell
+            own.of_weight_ih, own.of_weight_hh, own.of_bias_ih, own.of_bias_hh = (
+                part.data_ptr() for part in of_weights
+            )
+            own.sums, own.next, own.live = sums.ctypes.data, share.number, 0
+        jobs = [share.job for share in self.shares]
+        in_threads(functions().go_back_all, jobs)
+        in_threads(functions().gradients_all, jobs)
         for share in self.shares:
-            share.add_gradients(of_gates)
             if self.of_inputs is not None:
-                share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, inputs))
+                share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, job.inputs))
             share.keep_chunks(0)
         self.shares = []
-        of_gates = of_gates.view(4, padded, -1)[:, :units]
-        of_input, of_bias, of_hidden = of_gates.split((inputs, 1, units), 2)
-        input_gates, hidden_gates = slice(None), slice(None)  # those that the inputs and the hidden state contribute to
-        if job.gru:  # kept as: the hidden state's part of the candidate, reset gate, update gate, candidate
-            input_gates, hidden_gates = slice(1, None), [1, 2, 0]
-        return [
-            of_input[input_gates].flatten(0, 1),
-            of_hidden[hidden_gates].flatten(0, 1),
-            of_bias[input_gates].flatten(),
-            of_bias[hidden_gates].flatten().clone(),
-        ]
+        for array in (sums, self.packed):
+            _keep_free(array)
+        return of_weights
 
 
 class _Share:
@@ -158,8 +158,8 @@ class _Share:
             # A chunk has room for an eighth to a quarter of all steps, or is as large as it may be.
             largest = max(MAX_CHUNK_VALUES // job.width, job.slots)
             job.shift = int(math.log2(min(largest, max(total / 4, job.slots))))
-            self.addresses = (c_void_p * -(-total >> job.shift))()
-            job.chunks = addressof(self.addresses)
+            self.addresses = np.empty(-(-total >> job.shift), np.uintp)
+            job.chunks = self.addresses.ctypes.data
             self.add_chunks()
 
     def add_chunks(self) -> None:
@@ -185,26 +185,6 @@ class _Share:
         return [
             chunk[: count * job.width].view(count, job.width) for chunk, count in zip(self.chunks, counts, strict=True)
         ]
-
-    def add_gradients(self, of_gates: Tensor) -> None:
-        """Add this share's part of the gradients of the gates' weights, [4 · padded, inputs + 1 + units]."""
-        job, padded, width = self.job, self.job.padded, of_gates.shape[1]
-        many = max(MAX_CHUNK_VALUES // width, 1)
-        array = _take_chunk(many * width)
-        gathered = torch.from_numpy(array).view(many, width)
-        for number, entries in enumerate(self.entries()):
-            for first in range(0, len(entries), many):
-                gates = entries[first : first + many, : 4 * padded]
-                before = gathered[: len(gates)]
-                functions().gather(byref(job), (number << job.shift) + first, len(gates), before.data_ptr())
-                turned = gates.t()
-                if not job.gru:
-                    of_gates.addmm_(turned, before)
-                else:  # the first gate does not read the inputs, the last not the hidden state
-                    of_gates[padded:, : job.inputs + 1].addmm_(turned[padded:], before[:, : job.inputs + 1])
-                    of_gates[: 3 * padded, job.inputs + 1 :].addmm_(turned[: 3 * padded], before[:, job.inputs + 1 :])
-                    of_gates[:padded, job.inputs] += gates[:, :padded].sum(0)
-        _keep_free(array)
 
     def set_input_gradients(self, weight: Tensor, of_inputs: Tensor) -> None:
         """Of those that were read."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from ctypes import POINTER, c_int64, c_void_p, pointer
+from ctypes import POINTER, addressof, c_int64, c_void_p
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 MAX_SLOTS = 64  # as in job.h
@@ -37,6 +38,8 @@ class Job(ctypes.Structure):
         *_fields(c_void_p, "chunks"),
         *_fields(c_int64, "shift width entries capacity full"),
         *_fields(c_void_p, "place previous last_entry gradient of_last_cell of_first_hidden of_first_cell"),
+        *_fields(c_void_p, "of_weight_ih of_weight_hh of_bias_ih of_bias_hh sums team"),
+        *_fields(c_int64, "team_size number"),
     ]
 
     def copy(self) -> Job:
@@ -60,14 +63,13 @@ def functions() -> Any:
             return None
     except (OSError, AttributeError):
         return None
-    job, jobs = POINTER(Job), POINTER(POINTER(Job))
     for name, arguments, result in (
         ("most_lanes", (), c_int64),
-        ("packed_size", (job, c_int64), c_int64),
-        ("pack", (job, c_int64), None),
-        ("gather", (job, c_int64, c_int64, c_void_p), None),
-        ("read_all", (jobs, c_int64, c_void_p), None),
-        ("go_back_all", (jobs, c_int64, c_void_p), None),
+        ("packed_size", (POINTER(Job), c_int64), c_int64),
+        ("pack_all", (c_void_p, c_int64, c_void_p), None),
+        ("read_all", (c_void_p, c_int64, c_void_p), None),
+        ("go_back_all", (c_void_p, c_int64, c_void_p), None),
+        ("gradients_all", (c_void_p, c_int64, c_void_p), None),
     ):
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
@@ -75,8 +77,9 @@ def functions() -> Any:
 
 
 def in_threads(function: Any, jobs: list[Job]) -> None:
-    """Call `read_all` or `go_back_all`, a thread for each job."""
-    function((POINTER(Job) * len(jobs))(*map(pointer, jobs)), len(jobs), openmp() if len(jobs) > 1 else None)
+    """Call a function that ends in `_all`, a thread for each job."""
+    addresses = np.array([addressof(job) for job in jobs])
+    function(addresses.ctypes.data, len(jobs), openmp() if len(jobs) > 1 else None)
 
 
 @lru_cache(maxsize=1)

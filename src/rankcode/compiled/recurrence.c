@@ -11,6 +11,7 @@ Plain C with the vector types of GCC and Clang, called from Python with ctypes. 
 #endif
 
 enum { RELU, TANH, SIGMOID };
+enum { ENTRIES = 128 }; /* at once for the gradients of the weights: a panel of their columns stays in the first cache */
 
 typedef struct {
     int64_t input, hidden, bias, recall, back, inner, inner_bias, last, last_bias, end;
@@ -38,6 +39,12 @@ static inline Offsets packed_offsets(const Job *job) {
    hidden state before and, for an LSTM, the cell before. */
 static inline float *entry_at(const Job *job, int64_t entry) {
     return job->chunks[entry >> job->shift] + (entry & (((int64_t)1 << job->shift) - 1)) * job->width;
+}
+
+/* The sums of the gradients of a gate's weights: those of the inputs, the bias, those of the hidden state and, for a GRU, the
+   bias beside these. They are added in whole vectors, so there is room for one more. */
+static inline float *sums_at(const Job *job, int64_t gate, int64_t unit) {
+    return job->sums + (gate * job->units + unit) * (job->inputs + job->units + 2 + job->lanes);
 }
 
 static inline float *features_at(const Job *job, int64_t row, int64_t step) {
@@ -79,11 +86,11 @@ static void pack_lanes(const float *weights, int64_t first, int64_t outputs, int
     }
 }
 
-/* A cell's weights [gates · units, size], a panel for all gates of each vector of units. */
+/* A cell's weights [gates · units, size], a panel for all gates of each vector of units. Every job packs some of them. */
 static void pack_gates(const Job *job, const float *weights, int64_t size, float *to) {
     const int64_t gates = job->gru ? 3 : 4, width = gates * job->lanes;
-    for (int64_t unit = 0; unit < job->padded; unit += job->lanes, to += size * width)
-        for (int64_t gate = 0; gate < gates; gate++)
+    for (int64_t unit = 0, panel = 0; unit < job->padded; unit += job->lanes, panel++, to += size * width)
+        for (int64_t gate = 0; gate < gates && panel % job->team_size == job->number; gate++)
             pack_lanes(weights + gate * job->units * size, unit, job->units, size, job->lanes, to + gate * job->lanes,
                        width);
 }
@@ -99,11 +106,16 @@ static void pack_layer(const Job *job, const float *weights, const float *bias, 
     }
 }
 
-/* The recurrent weights for the backward pass: from the gradients of the gates to that of the hidden state. */
+/* The recurrent weights for the backward pass: from the gradients of the gates to that of the hidden state. Every job packs
+   some of them. */
 static void pack_back(const Job *job, float *to) {
     const int64_t gates = job->gru ? 3 : 4, units = job->units, padded = job->padded;
-    for (int64_t begin = 0, width; begin < padded; begin += width) {
+    for (int64_t begin = 0, panel = 0, width; begin < padded; begin += width, panel++) {
         width = panel_vectors((padded - begin) / job->lanes) * job->lanes;
+        if (panel % job->team_size != job->number) {
+            to += gates * padded * width;
+            continue;
+        }
         for (int64_t k = 0; k < gates * padded; k++, to += width) {
             int64_t gate = job->gru ? (k / padded + 2) % 3 : k / padded, unit = k % padded; /* a GRU's candidate is first */
             int64_t real = unit < units ? units - begin : 0;
@@ -119,12 +131,14 @@ int64_t job_size(void) { return sizeof(Job); }
 /* The number of floats of the packed weights. */
 int64_t packed_size(const Job *job, int64_t save) { return save ? packed_offsets(job).end : packed_offsets(job).back; }
 
-void pack(const Job *job, int64_t save) {
+static void pack(Job *job) {
     const Offsets at = packed_offsets(job);
     const int64_t gates = job->gru ? 3 : 4, units = job->units, width = gates * job->lanes;
     float *packed = job->packed;
     pack_gates(job, job->weight_ih, job->inputs, packed + at.input);
     pack_gates(job, job->weight_hh, units, packed + at.hidden);
+    if (job->chunks != NULL) pack_back(job, packed + at.back);
+    if (job->number) return;
     memset(packed + at.bias, 0, (gates + 1) * job->padded * sizeof(float));
     for (int64_t gate = 0; gate < gates; gate++)
         for (int64_t unit = 0; unit < units; unit++) {
@@ -140,18 +154,46 @@ void pack(const Job *job, int64_t save) {
     if (job->classes) /* one output z is the logits (0, z); classes past the last have a probability of 0 */
         pack_layer(job, job->last_weight, job->last_bias, job->one_output, job->classes - job->one_output,
                    job->padded_classes, job->inner ? job->inner : units, -1e30f, packed + at.last, packed + at.last_bias);
-    if (save) pack_back(job, packed + at.back);
 }
 
-/* The inputs, a 1 and the hidden state before `count` entries, for the gradients of the weights. */
-void gather(const Job *job, int64_t first, int64_t count, float *to) {
-    for (int64_t entry = first; entry < first + count; entry++) {
-        memcpy(to, job->x + job->place[entry] * job->inputs, job->inputs * sizeof(float));
-        to += job->inputs;
-        *to++ = 1.0f;
-        memcpy(to, entry_at(job, entry) + 4 * job->padded, job->units * sizeof(float));
-        to += job->units;
+/* Copy the part of [first, first + size) that is in [begin, end). */
+static inline void copy_part(float *to, int64_t begin, int64_t end, const float *from, int64_t first, int64_t size) {
+    const int64_t low = begin > first ? begin : first, high = end < first + size ? end : first + size;
+    if (low < high) memcpy(to + low - begin, from + low - first, (high - low) * sizeof(float));
+}
+
+/* What the gates of some entries were computed from: the inputs, a 1, the hidden state before and another 1. Of these the columns
+   from `begin` to `end`, or as many as `width`, and 0 in the rest. */
+static void columns_before(const Job *job, int64_t entry, int64_t count, int64_t begin, int64_t end, int64_t width, float *to) {
+    const int64_t inputs = job->inputs, units = job->units;
+    const float one = 1.0f;
+    if (end > begin + width) end = begin + width;
+    else memset(to, 0, count * width * sizeof(float));
+    for (const int64_t last = entry + count; entry < last; entry++, to += width) {
+        copy_part(to, begin, end, job->x + job->place[entry] * inputs, 0, inputs);
+        copy_part(to, begin, end, &one, inputs, 1);
+        copy_part(to, begin, end, entry_at(job, entry) + 4 * job->padded, inputs + 1, units);
+        copy_part(to, begin, end, &one, inputs + 1 + units, 1);
     }
+}
+
+/* The sums, as PyTorch has the weights, for some units. */
+static void set_gradients(const Job *job, int64_t first, int64_t last) {
+    const int64_t inputs = job->inputs, units = job->units, gru = job->gru;
+    for (int64_t gate = 0; gate < 4; gate++)
+        for (int64_t unit = first; unit < last; unit++) {
+            const float *sums = sums_at(job, gate, unit);
+            /* A GRU's gates are kept as: the hidden state's part of the candidate, reset gate, update gate, candidate. */
+            const int64_t input_gate = gate - gru, hidden_gate = gru ? (gate + 2) % 3 : gate;
+            if (input_gate >= 0) {
+                memcpy(job->of_weight_ih + (input_gate * units + unit) * inputs, sums, inputs * sizeof(float));
+                job->of_bias_ih[input_gate * units + unit] = sums[inputs];
+            }
+            if (gate < 4 - gru) {
+                memcpy(job->of_weight_hh + (hidden_gate * units + unit) * units, sums + inputs + 1, units * sizeof(float));
+                job->of_bias_hh[hidden_gate * units + unit] = sums[inputs + (gru ? 1 + units : 0)];
+            }
+        }
 }
 
 #ifdef __x86_64__
@@ -198,23 +240,14 @@ int64_t most_lanes(void) {
     return 4;
 }
 
-static void read_rows(Job *job) {
 #ifdef __x86_64__
-    if (job->lanes == 16) forward_avx512(job);
-    else if (job->lanes == 8) forward_avx2(job);
-    else
+#define CALL(name) (job->lanes == 16 ? name##_avx512 : job->lanes == 8 ? name##_avx2 : name##_any)(job)
+#else
+#define CALL(name) name##_any(job)
 #endif
-        forward_any(job);
-}
-
-static void go_back(Job *job) {
-#ifdef __x86_64__
-    if (job->lanes == 16) backward_avx512(job);
-    else if (job->lanes == 8) backward_avx2(job);
-    else
-#endif
-        backward_any(job);
-}
+static void read_rows(Job *job) { CALL(forward); }
+static void go_back(Job *job) { CALL(backward); }
+static void add_gradients(Job *job) { CALL(gradients); }
 
 typedef struct {
     void (*work)(Job *);
@@ -242,12 +275,23 @@ typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 
 static void run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Parallel parallel) {
     Team team = {work, jobs, count, 0};
+    for (int64_t number = 0; number < count; number++) {
+        jobs[number]->team = jobs;
+        jobs[number]->team_size = count;
+        jobs[number]->number = number;
+    }
     if (count > 1 && parallel != NULL) parallel(take_jobs, &team, (unsigned)count, 0);
     else take_jobs(&team);
 }
+
+/* Lay the weights out as the steps need them. */
+void pack_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(pack, jobs, count, parallel); }
 
 /* Read the rows of all jobs until they have answered, or a job is `full`. */
 void read_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(read_rows, jobs, count, parallel); }
 
 /* From the answers of all jobs to their first steps. */
 void go_back_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(go_back, jobs, count, parallel); }
+
+/* The gradients of the weights, from those of the gates of all steps read. */
+void gradients_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(add_gradients, jobs, count, parallel); }

@@ -439,6 +439,64 @@ TARGET static void NAME(backward)(Job *job) {
     }
 }
 
+/* to[gate][column] = Σ gates[entry][gate] · panel[entry][column], or, if `add`, that is added. */
+INLINE void NAME(outer)(float *to, int64_t stride, float *const *gates, int64_t gate, const float *panel, int64_t count,
+                        int add, int rows, int vectors) {
+    V sums[TILE][4];
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int v = 0; v < vectors; v++) sums[row][v] = all(0.0f);
+    for (int64_t k = 0; k < count; k++, panel += vectors * LANES) {
+        const float *from = gates[k] + gate;
+        V column[4];
+        UNROLL for (int v = 0; v < vectors; v++) column[v] = load(panel + v * LANES);
+        UNROLL for (int row = 0; row < rows; row++) {
+            V value = all(from[row]);
+            UNROLL for (int v = 0; v < vectors; v++) sums[row][v] += value * column[v];
+        }
+    }
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int v = 0; v < vectors; v++) {
+            float *at = to + row * stride + v * LANES;
+            if (add) sums[row][v] += load(at);
+            store(at, sums[row][v]);
+        }
+}
+
+/* The gradients of the weights of some units, from the entries of all jobs. */
+TARGET static void NAME(gradients)(Job *job) {
+    const int64_t units = job->units, inputs = job->inputs, gru = job->gru, stride = sums_at(job, 0, 1) - job->sums;
+    const int64_t begin = units * job->number / job->team_size, end = units * (job->number + 1) / job->team_size;
+    float panel[ENTRIES * 4 * LANES], *gates[ENTRIES];
+    for (int64_t part = 0; part <= gru; part++) {
+        /* Of a GRU the first gate does not read the inputs, and the last not the hidden state. */
+        const int64_t first_gate = gru && !part, last_gate = 4 - part;
+        const int64_t first = part ? inputs + 1 : 0, last = gru && !part ? inputs + 1 : inputs + 1 + units + gru;
+        int add = 0;
+        for (int64_t member = 0; member < job->team_size; member++)
+            for (int64_t entry = 0; entry < job->team[member]->entries; entry += ENTRIES, add = 1) {
+                const Job *from = job->team[member];
+                const int64_t count = from->entries - entry < ENTRIES ? from->entries - entry : ENTRIES;
+                for (int64_t k = 0; k < count; k++) gates[k] = entry_at(from, entry + k);
+                for (int64_t column = first, vectors; column < last; column += vectors * LANES) {
+                    vectors = panel_vectors((last - column + LANES - 1) / LANES);
+                    columns_before(from, entry, count, column, last, vectors * LANES, panel);
+                    for (int64_t gate = first_gate; gate < last_gate; gate++)
+                        for (int64_t unit = begin, rows; unit < end; unit += rows) {
+                            rows = end - unit < TILE ? end - unit : TILE;
+                            float *to = sums_at(job, gate, unit) + column;
+                            const int64_t at = gate * job->padded + unit;
+                            switch (vectors) {
+                            case 4: FOR_ROWS(rows, NAME(outer)(to, stride, gates, at, panel, count, add, ROWS, 4)) break;
+                            case 2: FOR_ROWS(rows, NAME(outer)(to, stride, gates, at, panel, count, add, ROWS, 2)) break;
+                            case 1: FOR_ROWS(rows, NAME(outer)(to, stride, gates, at, panel, count, add, ROWS, 1)) break;
+                            }
+                        }
+                }
+            }
+    }
+    set_gradients(job, begin, end);
+}
+
 #undef V
 #undef I
 #undef INLINE

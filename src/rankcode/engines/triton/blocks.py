@@ -267,7 +267,7 @@ class _Fused(torch.autograd.Function):
         plan = _Plan(network, weights, inputs, rule)
         found, given, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
         ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
-        ctx.is_sorted = _sorts(*inputs.shape[:2], expected_steps)
+        ctx.is_sorted = _sorts(inputs.shape[0], inputs.shape[1], expected_steps)
         ctx.save_for_backward(given, *tiles, *(part for layer in kept for part in layer))
         ctx.mark_non_differentiable(*(part for part in found[1:] if part is not None))
         return tuple(found)
