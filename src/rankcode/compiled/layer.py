@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from ctypes import byref
+from ctypes import addressof, byref
 
 import numpy as np
 import torch
@@ -89,19 +89,19 @@ class Layer:
             job.width = (5 if job.gru else 6) * job.padded
         features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
         job.features = features.data_ptr()
-        self.shares = left = [_Share(self, number) for number in range(job.stride)]
-        in_threads(functions().pack_all, [share.job for share in left])
-        while left:
-            in_threads(functions().read_all, [share.job for share in left])
-            left = [share for share in left if share.job.full]
-            for share in left:
+        self.shares = [_Share(self, number) for number in range(job.stride)]
+        self.team = np.array([addressof(share.job) for share in self.shares])
+        in_threads(functions().begin, self.team)
+        while full := [share for share in self.shares if share.job.full]:
+            for share in full:
                 share.add_chunks()
-        for share in self.shares:
-            share.keep_chunks(-(-share.job.entries >> share.job.shift))
+            in_threads(functions().go_on, self.team)
+        free = [array for share in self.shares for array in share.unused(-(-share.job.entries >> share.job.shift))]
         if self.saves:
             self.packed = packed
         else:
-            _keep_free(packed)
+            free.append(packed)
+        _keep_free(free)
         return features
 
     @property
@@ -127,16 +127,12 @@ class Layer:
                 part.data_ptr() for part in of_weights
             )
             own.sums, own.next, own.live = sums.ctypes.data, share.number, 0
-        jobs = [share.job for share in self.shares]
-        in_threads(functions().go_back_all, jobs)
-        in_threads(functions().gradients_all, jobs)
+        in_threads(functions().go_back, self.team)
         for share in self.shares:
             if self.of_inputs is not None:
                 share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, job.inputs))
-            share.keep_chunks(0)
+        _keep_free([sums, self.packed, *(array for share in self.shares for array in share.unused(0))])
         self.shares = []
-        for array in (sums, self.packed):
-            _keep_free(array)
         return of_weights
 
 
@@ -172,11 +168,11 @@ class _Share:
             self.chunks.append(torch.from_numpy(array))
             job.capacity += 1 << job.shift
 
-    def keep_chunks(self, count: int) -> None:
-        """Keep the first `count`; others may use the rest."""
-        for array in self.arrays[count:]:
-            _keep_free(array)
+    def unused(self, count: int) -> list[np.ndarray]:
+        """Keep the first `count` chunks, and return the others."""
+        found = self.arrays[count:]
         del self.arrays[count:], self.chunks[count:]
+        return found
 
     def entries(self) -> list[Tensor]:
         """What is kept of each step: [entries, width] for each chunk."""
@@ -212,7 +208,10 @@ def _take_chunk(size: int) -> np.ndarray:
         return np.empty(size, np.float32)
 
 
-def _keep_free(array: np.ndarray) -> None:
-    """Let others use it, unless MAX_FREE_VALUES are free already."""
-    if sum(size * len(free) for size, free in list(_FREE.items())) + len(array) <= MAX_FREE_VALUES:
-        _FREE.setdefault(len(array), []).append(array)
+def _keep_free(arrays: list[np.ndarray]) -> None:
+    """Let others use them, except those by which MAX_FREE_VALUES would be exceeded."""
+    room = MAX_FREE_VALUES - sum(size * len(free) for size, free in list(_FREE.items()))
+    for array in arrays:
+        if len(array) <= room:
+            room -= len(array)
+            _FREE.setdefault(len(array), []).append(array)

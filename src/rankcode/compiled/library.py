@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from ctypes import POINTER, addressof, c_int64, c_void_p
+from ctypes import POINTER, c_int64, c_void_p
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,20 +66,18 @@ def functions() -> Any:
     for name, arguments, result in (
         ("most_lanes", (), c_int64),
         ("packed_size", (POINTER(Job), c_int64), c_int64),
-        ("pack_all", (c_void_p, c_int64, c_void_p), None),
-        ("read_all", (c_void_p, c_int64, c_void_p), None),
-        ("go_back_all", (c_void_p, c_int64, c_void_p), None),
-        ("gradients_all", (c_void_p, c_int64, c_void_p), None),
+        ("begin", (c_void_p, c_int64, c_void_p), None),
+        ("go_on", (c_void_p, c_int64, c_void_p), None),
+        ("go_back", (c_void_p, c_int64, c_void_p), None),
     ):
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
     return loaded
 
 
-def in_threads(function: Any, jobs: list[Job]) -> None:
-    """Call a function that ends in `_all`, a thread for each job."""
-    addresses = np.array([addressof(job) for job in jobs])
-    function(addresses.ctypes.data, len(jobs), openmp() if len(jobs) > 1 else None)
+def in_threads(function: Any, team: np.ndarray) -> None:
+    """Call `begin`, `go_on` or `go_back`, with the addresses of jobs, a thread for each."""
+    function(team.ctypes.data, len(team), openmp() if len(team) > 1 else None)
 
 
 @lru_cache(maxsize=1)

@@ -246,7 +246,7 @@ int64_t most_lanes(void) {
 #define CALL(name) name##_any(job)
 #endif
 static void read_rows(Job *job) { CALL(forward); }
-static void go_back(Job *job) { CALL(backward); }
+static void go_back_rows(Job *job) { CALL(backward); }
 static void add_gradients(Job *job) { CALL(gradients); }
 
 typedef struct {
@@ -284,14 +284,16 @@ static void run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Paral
     else take_jobs(&team);
 }
 
-/* Lay the weights out as the steps need them. */
-void pack_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(pack, jobs, count, parallel); }
+/* Read the rows of all jobs until they have answered, or a job is `full` and has to `go_on` with more memory. */
+void go_on(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(read_rows, jobs, count, parallel); }
 
-/* Read the rows of all jobs until they have answered, or a job is `full`. */
-void read_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(read_rows, jobs, count, parallel); }
+void begin(Job *const *jobs, int64_t count, Parallel parallel) {
+    run_jobs(pack, jobs, count, parallel);
+    go_on(jobs, count, parallel);
+}
 
-/* From the answers of all jobs to their first steps. */
-void go_back_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(go_back, jobs, count, parallel); }
-
-/* The gradients of the weights, from those of the gates of all steps read. */
-void gradients_all(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(add_gradients, jobs, count, parallel); }
+/* From the answers of all jobs to their first steps, and the gradients of the weights. */
+void go_back(Job *const *jobs, int64_t count, Parallel parallel) {
+    run_jobs(go_back_rows, jobs, count, parallel);
+    run_jobs(add_gradients, jobs, count, parallel);
+}

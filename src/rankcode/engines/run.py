@@ -81,18 +81,22 @@ def has_fused_step(network: Network) -> bool:
 
 def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:
     """The readout as a hidden layer, its activation and the output layer; None if it is of another kind."""
-    parts = list(network.readout) if type(network.readout) is nn.Sequential else [network.readout]
-    linear = [part for part in parts if isinstance(part, nn.Linear)]
-    if any(type(part) is not nn.Linear or part.bias is None for part in linear):  # a subclass may compute anything
-        return None
-    if any(part._forward_hooks or part._forward_pre_hooks for part in (network.readout, *parts)):
-        return None
+    readout = network.readout
+    parts = list(readout) if type(readout) is nn.Sequential else [readout]
     match parts:
-        case [nn.Linear() as last]:
-            return None, "", last
-        case [nn.Linear() as inner, activation, nn.Linear() as last] if type(activation) in ACTIVATIONS:
-            return inner, ACTIVATIONS[type(activation)], last
-    return None
+        case [last]:
+            inner, activation = None, ""
+        case [inner, between, last] if type(inner) is nn.Linear and type(between) in ACTIVATIONS:
+            activation = ACTIVATIONS[type(between)]
+        case _:
+            return None
+    if type(last) is not nn.Linear or last.bias is None:  # a subclass may compute anything
+        return None
+    if inner is not None and inner.bias is None:
+        return None
+    if any(part._forward_hooks or part._forward_pre_hooks for part in (readout, *parts)):
+        return None
+    return inner, activation, last
 
 
 def is_table(rule: Any) -> bool:
