@@ -201,7 +201,9 @@ def test_inputs_past_the_answer_change_nothing(junk):
         assert one.equal(other)
 
 
-def test_a_row_with_a_missing_value_does_not_fire_after_it_and_others_do():
+@pytest.mark.parametrize("lanes", LANES)
+def test_a_row_with_a_missing_value_does_not_fire_after_it_and_others_do(lanes, lanes_of):
+    lanes_of(lanes)
     network, x, _ = problem("LSTM")
     lengths = torch.full((len(x),), x.shape[1])
     x = x.nan_to_num(0.3)

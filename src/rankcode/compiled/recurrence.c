@@ -7,7 +7,7 @@ Plain C with the vector types of GCC and Clang, called from Python with ctypes. 
 #include "job.h"
 
 #ifdef __x86_64__
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 enum { RELU, TANH, SIGMOID };

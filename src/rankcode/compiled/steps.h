@@ -28,6 +28,20 @@ INLINE V NAME(select)(I which, V a, V b) { return (V)((which & (I)a) | (~which &
 #define all NAME(all)
 #define select NAME(select)
 
+/* NaN stays NaN, as the second operand. */
+#if LANES == 16
+INLINE V NAME(at_most)(V x, float limit) { return (V)_mm512_min_ps((__m512)all(limit), (__m512)x); }
+INLINE V NAME(at_least)(V x, float limit) { return (V)_mm512_max_ps((__m512)all(limit), (__m512)x); }
+#elif LANES == 8
+INLINE V NAME(at_most)(V x, float limit) { return (V)_mm256_min_ps((__m256)all(limit), (__m256)x); }
+INLINE V NAME(at_least)(V x, float limit) { return (V)_mm256_max_ps((__m256)all(limit), (__m256)x); }
+#else
+INLINE V NAME(at_most)(V x, float limit) { return select(x > limit, all(limit), x); }
+INLINE V NAME(at_least)(V x, float limit) { return select(x < limit, all(limit), x); }
+#endif
+#define at_most NAME(at_most)
+#define at_least NAME(at_least)
+
 /* e^x = scale · (1 + the value returned), where scale is a power of 2; |x| < 88. */
 INLINE V NAME(power)(V x, V *scale) {
     const float magic = 12582912.0f; /* 1.5 · 2^23: adding it leaves the nearest whole number in the lowest bits */
@@ -44,10 +58,8 @@ INLINE V NAME(power)(V x, V *scale) {
     return sum * r;
 }
 
-INLINE V NAME(exponential)(V x) { /* NaN stays NaN */
-    x = select(x > 87.0f, all(87.0f), x);
-    x = select(x < -87.0f, all(-87.0f), x);
-    V scale, rest = NAME(power)(x, &scale);
+INLINE V NAME(exponential)(V x) {
+    V scale, rest = NAME(power)(at_least(at_most(x, 87.0f), -87.0f), &scale);
     return scale * rest + scale;
 }
 
@@ -55,9 +67,7 @@ INLINE V NAME(sigmoid)(V x) { return 1.0f / (1.0f + NAME(exponential)(-x)); }
 
 INLINE V NAME(tanh)(V x) {
     I sign = (I)x & INT32_MIN;
-    V doubled = (V)((I)x ^ sign) * 2.0f;
-    doubled = select(doubled > 40.0f, all(40.0f), doubled);
-    V scale, rest = NAME(power)(doubled, &scale);
+    V scale, rest = NAME(power)(at_most((V)((I)x ^ sign) * 2.0f, 40.0f), &scale);
     rest = scale * rest + (scale - 1.0f); /* e^2|x| - 1, exact for small x too */
     return (V)((I)(rest / (rest + 2.0f)) | sign);
 }
@@ -508,5 +518,7 @@ TARGET static void NAME(gradients)(Job *job) {
 #undef store
 #undef all
 #undef select
+#undef at_most
+#undef at_least
 #undef sigmoid
 #undef tangent

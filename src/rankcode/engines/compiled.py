@@ -58,7 +58,10 @@ def run(
         answered, fired, logits = _add_rule(layer, network, rule)
     else:
         answered, fired, logits = ends, planted <= lengths, None
-    features, place = _Features.apply(layer, answered, inputs, *weights)  # type: ignore[misc]
+    if gradients:
+        features, place = _Features.apply(layer, answered, inputs, *weights)  # type: ignore[misc]
+    else:
+        features, place = _read(layer, answered)
     if keep == "answer":
         if logits is None or torch.is_grad_enabled():
             logits = network.logits(features)
@@ -96,21 +99,26 @@ def _add_rule(layer: Layer, network: Network, rule: Rule) -> tuple[Tensor, Tenso
     )
 
 
-class _Features(torch.autograd.Function):
+def _read(layer: Layer, answered: Tensor) -> tuple[Tensor, Tensor]:
     """The features of each row's answer or, if the layer has those of every step, of every step read with its place:
     step · rows + row, with steps counted from 0."""
+    features = layer.read()
+    if not layer.every_step:
+        return features, torch.empty(0, dtype=torch.int64)
+    place = (torch.arange(len(features))[:, None] < answered).flatten().nonzero()[:, 0]
+    return features.flatten(0, 1).index_select(0, place), place
+
+
+class _Features(torch.autograd.Function):
+    """`_read`, with gradients."""
 
     @staticmethod
     def forward(ctx: Any, layer: Layer, answered: Tensor, inputs: Tensor, *weights: Tensor):  # type: ignore[override]
-        features, place = layer.read(), torch.empty(0, dtype=torch.int64)
-        if layer.every_step:
-            place = (torch.arange(inputs.shape[1])[:, None] < answered).flatten().nonzero()[:, 0]
-            features = features.flatten(0, 1).index_select(0, place)
+        features, place = _read(layer, answered)
         ctx.mark_non_differentiable(place)
-        if layer.saves:
-            ctx.layer = layer
-            # The chunks are saved so that PyTorch knows of their memory.
-            ctx.save_for_backward(place, inputs, *weights, *layer.chunks)
+        ctx.layer = layer
+        # The chunks are saved so that PyTorch knows of their memory.
+        ctx.save_for_backward(place, inputs, *weights, *layer.chunks)
         return features, place
 
     @staticmethod
