@@ -2,11 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+import rankcode as rc
+from rankcode.bench import epochs as epochs_module
 from rankcode.bench.cases import Shape
 from rankcode.bench.epochs import Epoch, conventional_seconds, epochs_table, epochs_task, measure_epochs
+from rankcode.cells import gated
+from rankcode.compiled.library import functions
+from rankcode.compiled.sequence import read_sequence
+from rankcode.engines import whole
 from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.tasks import SpeechCommands, TemporalDigits, TemporalMNIST
 
@@ -25,6 +33,27 @@ def test_both_trainings_are_measured_epoch_by_epoch(cell, task):
         assert each.seconds > 0 and 0 < each.accuracy <= 1
     lengths = {each.mean_steps for each in found["conventional"]}
     assert len(lengths) == 1 and all(0 < each.mean_steps <= max(lengths) for each in found["rank-coded"])
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_conventional_training_runs_with_the_layer_of_pytorch(cell, monkeypatch):
+    networks = []
+
+    def noted(network, *_):
+        networks.append(network)
+        return SimpleNamespace(records=[])
+
+    monkeypatch.setattr(epochs_module, "fit", noted)
+    measure_epochs(Shape(hidden_size=4, cell=cell), ToneSweeps(rows=48), 3, "cpu", progress=False)
+    coded, conventional = networks
+    inputs = torch.randn(5, 7, coded.cell.input_size)
+    compiled = []
+    monkeypatch.setattr(gated, "read_sequence", lambda *args: compiled.append(args) or read_sequence(*args))
+    conventional.cell.load_state_dict(coded.cell.state_dict())
+    (one, _), (other, _) = (each.cell.forward_sequence(inputs, each.initial_state(5)) for each in (coded, conventional))
+    assert len(compiled) == (functions() is not None)
+    torch.testing.assert_close(one, other)
+    assert whole.can_run(conventional, inputs, rc.Never()) is None
 
 
 def test_the_task_depends_on_the_cell_and_without_a_folder_needs_no_data():

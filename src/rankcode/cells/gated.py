@@ -65,6 +65,10 @@ class GatedLayers(nn.Module):
                 inputs, *cell = read_sequence(inputs, before, tuple(weights[4 * layer : 4 * layer + 4]))
                 after.append((inputs[:, -1], *cell))
             return [inputs, *map(joined, zip(*after, strict=True))]
+        return self.run_kernel(kernel, inputs, state, weights)
+
+    def run_kernel(self, kernel: Any, inputs: Tensor, state: Sequence[Tensor], weights: list[Tensor]) -> list[Tensor]:
+        """The same with PyTorch's own layers."""
         before = [part.transpose(0, 1) for part in state]
         if self.num_layers > 1:
             before = [part.contiguous() for part in before]

@@ -1,4 +1,4 @@
-"""Whole sequences; the spike is found afterwards. LSTM and GRU run with PyTorch's own kernels (cuDNN on a GPU).
+"""Whole sequences; the spike is found afterwards. On a GPU LSTM and GRU run with PyTorch's own kernels (cuDNN).
 
 This is what every other implementation of rank coding does: answering early saves nothing. But cells with
 `forward_sequence` need no loop over steps, so on a GPU they are much faster than with `stepwise`.
