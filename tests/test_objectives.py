@@ -1,7 +1,6 @@
 """The losses by hand. Against Algorithm 1, with gradients: `engines/test_against_algorithm_1.py`."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,10 +181,8 @@ def test_only_the_objectives_of_the_package_can_be_captured_without_saying_so():
 
 
 def test_beta_may_be_a_number_of_numpy():
-    logits, labels = torch.randn(4, 3), torch.arange(4) % 3
-    result = SimpleNamespace(at_answer=lambda: logits)
     for beta in (np.float32(0.25), np.float64(0.25), lambda progress: np.float32(0.25)):
-        assert rc.AtSpike(beta=beta).loss(result, labels) == rc.AtSpike(beta=0.25).loss(result, labels)
+        assert rc.AtSpike(beta=beta).loss(answer(), LABELS) == rc.AtSpike(beta=0.25).loss(answer(), LABELS)
 
 
 class Own(rc.Objective):

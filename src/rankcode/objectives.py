@@ -23,6 +23,7 @@ from torch import Tensor
 from rankcode.checks import check_read, check_rows_apart, checked_inputs, checked_labels
 from rankcode.decision import Decision
 from rankcode.engines import Keep, Run, run
+from rankcode.engines.cpu_settings import in_one_thread
 from rankcode.network import Network
 from rankcode.rules import Never, Rule, Threshold, check_rule
 
@@ -96,6 +97,11 @@ class Objective(ABC):
             raise ValueError(f"an objective has a rule, and keep = {' or '.join(map(repr, get_args(Keep)))}")
 
     def loss(self, result: Run, labels: Tensor, progress: float = 0.0) -> Tensor:
+        if result.one_thread:
+            return in_one_thread(lambda: self._loss(result, labels, progress))
+        return self._loss(result, labels, progress)
+
+    def _loss(self, result: Run, labels: Tensor, progress: float) -> Tensor:
         losses = self.row_losses(result, labels, progress)
         if losses.shape != labels.shape:
             raise ValueError(f"row_losses returns a loss for each row, [{len(labels)}], not {list(losses.shape)}")

@@ -181,13 +181,29 @@ def test_rows_are_shared_between_threads(threads, keep, monkeypatch):
     expected = outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled")
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
     before, jobs, call = torch.get_num_threads(), [], layer.in_threads
-    monkeypatch.setattr(layer, "in_threads", lambda function, each: jobs.append(len(each)) or call(function, each))
+    monkeypatch.setattr(layer, "in_threads", lambda _, team, size: jobs.append(len(team)) or call(_, team, size))
     torch.set_num_threads(threads)
     try:
         assert_same(expected, outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled"), tolerance=1e-6)
     finally:
         torch.set_num_threads(before)
     assert jobs == [threads if library.openmp() else 1] * 2
+
+
+def test_one_thread_alone_gives_what_several_give(monkeypatch):
+    network, x, lengths = problem("LSTM", units=20, rows=50)
+    monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        expected = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
+        monkeypatch.setattr(library._Crowding, "is_expected", lambda *_: True)
+        got = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
+        assert all(
+            one.equal(other) for one, other in zip((*expected[0], *expected[4]), (*got[0], *got[4]), strict=True)
+        )
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("junk", [1e30, math.nan, -math.inf])

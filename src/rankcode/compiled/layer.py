@@ -26,7 +26,7 @@ class Layer:
     `weights`: as `torch.nn.LSTM` or `GRU` has them. `inputs` [rows, steps, features]: each row is read up to its step
     in `ends`, or until a rule fires, whose fields of the job the caller sets. `state`: hidden state and, for an LSTM,
     cell before the first step, [rows, units], instead of zeros. `every_step`: the features of every step read are
-    returned, not only of the last. `saves`: what the backward pass needs is kept.
+    returned, not only of the last. `saves`: what the backward pass needs is kept. `threads`: how many there may be.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Layer:
         weights: tuple[Tensor, ...],
         inputs: Tensor,
         ends: Tensor,
+        threads: int,
         state: tuple[Tensor, ...] = (),
         every_step: bool = False,
         saves: bool = False,
@@ -60,9 +61,9 @@ class Layer:
         for name, part in zip(("first_hidden", "first_cell"), state, strict=False):
             self.kept.append(checked(part, rows, units))
             setattr(job, name, self.kept[-1].data_ptr())
-        size = rows * steps * sum(part.numel() for part in self.kept[:2])
-        parallel = size >= MIN_PARALLEL_SIZE and openmp() is not None
-        job.stride = min(torch.get_num_threads(), -(-rows // 2)) if parallel else 1
+        self.size = rows * steps * sum(part.numel() for part in self.kept[:2])
+        parallel = self.size >= MIN_PARALLEL_SIZE and openmp() is not None
+        job.stride = min(threads, -(-rows // 2)) if parallel else 1
         job.slots = min(SLOTS, -(-rows // job.stride))
         self.shares: list[_Share] = []
         self.of_inputs: Tensor | None = None  # set it to have the gradients of the inputs that are read written there
@@ -91,11 +92,11 @@ class Layer:
         job.features = features.data_ptr()
         self.shares = [_Share(self, number) for number in range(job.stride)]
         self.team = np.array([addressof(share.job) for share in self.shares])
-        in_threads(functions().begin, self.team)
+        in_threads(functions().begin, self.team, self.size)
         while full := [share for share in self.shares if share.job.full]:
             for share in full:
                 share.add_chunks()
-            in_threads(functions().go_on, self.team)
+            in_threads(functions().go_on, self.team, self.size)
         free = [array for share in self.shares for array in share.unused(-(-share.job.entries >> share.job.shift))]
         if self.saves:
             self.packed = packed
@@ -127,7 +128,7 @@ class Layer:
                 part.data_ptr() for part in of_weights
             )
             own.sums, own.next, own.live = sums.ctypes.data, share.number, 0
-        in_threads(functions().go_back, self.team)
+        in_threads(functions().go_back, self.team, self.size)
         for share in self.shares:
             if self.of_inputs is not None:
                 share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, job.inputs))

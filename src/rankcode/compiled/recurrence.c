@@ -3,6 +3,7 @@
 Plain C with the vector types of GCC and Clang, called from Python with ctypes. */
 
 #include <string.h>
+#include <time.h>
 
 #include "job.h"
 
@@ -253,11 +254,19 @@ typedef struct {
     void (*work)(Job *);
     Job *const *jobs;
     int64_t count, next;
+    int64_t spent; /* nanoseconds, by all threads together while they had a core */
 } Team;
+
+static int64_t time_of_thread(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
 
 /* Take jobs of a team until there are none left. Denormal numbers are flushed to zero. */
 static void take_jobs(void *data) {
     Team *team = data;
+    int64_t start = time_of_thread();
 #ifdef __x86_64__
     unsigned int before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
@@ -267,14 +276,15 @@ static void take_jobs(void *data) {
 #ifdef __x86_64__
     _mm_setcsr(before);
 #endif
+    __atomic_fetch_add(&team->spent, time_of_thread() - start, __ATOMIC_RELAXED);
 }
 
 /* `parallel` is GOMP_parallel of the OpenMP library that PyTorch uses, so that PyTorch's own threads run the jobs. They
    wait actively for some milliseconds after PyTorch's operations; other threads would have to share the cores with them. */
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 
-static void run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Parallel parallel) {
-    Team team = {work, jobs, count, 0};
+static int64_t run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Parallel parallel) {
+    Team team = {work, jobs, count, 0, 0};
     for (int64_t number = 0; number < count; number++) {
         jobs[number]->team = jobs;
         jobs[number]->team_size = count;
@@ -282,18 +292,21 @@ static void run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Paral
     }
     if (count > 1 && parallel != NULL) parallel(take_jobs, &team, (unsigned)count, 0);
     else take_jobs(&team);
+    return team.spent;
 }
 
-/* Read the rows of all jobs until they have answered, or a job is `full` and has to `go_on` with more memory. */
-void go_on(Job *const *jobs, int64_t count, Parallel parallel) { run_jobs(read_rows, jobs, count, parallel); }
+/* The functions that Python calls, in one thread if `parallel` is NULL, return the nanoseconds of work. */
 
-void begin(Job *const *jobs, int64_t count, Parallel parallel) {
-    run_jobs(pack, jobs, count, parallel);
-    go_on(jobs, count, parallel);
+/* Read the rows of all jobs until they have answered, or a job is `full` and has to `go_on` with more memory. */
+int64_t go_on(Job *const *jobs, int64_t count, Parallel parallel) { return run_jobs(read_rows, jobs, count, parallel); }
+
+int64_t begin(Job *const *jobs, int64_t count, Parallel parallel) {
+    int64_t spent = run_jobs(pack, jobs, count, parallel);
+    return spent + go_on(jobs, count, parallel);
 }
 
 /* From the answers of all jobs to their first steps, and the gradients of the weights. */
-void go_back(Job *const *jobs, int64_t count, Parallel parallel) {
-    run_jobs(go_back_rows, jobs, count, parallel);
-    run_jobs(add_gradients, jobs, count, parallel);
+int64_t go_back(Job *const *jobs, int64_t count, Parallel parallel) {
+    int64_t spent = run_jobs(go_back_rows, jobs, count, parallel);
+    return spent + run_jobs(add_gradients, jobs, count, parallel);
 }

@@ -35,7 +35,7 @@ class _Sequence(torch.autograd.Function):
         state, weights = tensors[:parts], tensors[parts:]
         saves = any(ctx.needs_input_grad)
         ends = torch.full((len(inputs),), inputs.shape[1])
-        layer = Layer(weights, inputs, ends, state, every_step=True, saves=saves)
+        layer = Layer(weights, inputs, ends, torch.get_num_threads(), state, every_step=True, saves=saves)
         cell = () if parts == 1 else (layer.memory("last_cell", *state[0].shape),)
         features = layer.read()
         if saves:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from rankcode.compiled.layer import Layer, checked
 from rankcode.compiled.library import functions
+from rankcode.engines.cpu_settings import is_small, single_thread_if
 from rankcode.engines.run import (
     Keep,
     Run,
@@ -50,10 +51,19 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
+    # PyTorch runs readout and loss in one thread if they are small; the steps have all of them.
+    threads, entries = torch.get_num_threads(), len(inputs) * (inputs.shape[1] if keep == "read" else 1)
+    one_thread = threads > 1 and not inputs.requires_grad
+    one_thread &= is_small(sum(part.numel() for part in network.readout.parameters()), entries)
+    with single_thread_if(one_thread):
+        return _run(network, inputs, lengths, rule, keep, threads)._replace(one_thread=one_thread)
+
+
+def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, threads: int) -> Run:
     rows, planted, weights = len(inputs), planted_steps(rule, lengths), network.cell.weights(0)
     gradients = torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights))
     ends = lengths if planted is None else planted.minimum(lengths)
-    layer = Layer(weights, inputs, ends, every_step=keep == "read", saves=gradients)
+    layer = Layer(weights, inputs, ends, threads, every_step=keep == "read", saves=gradients)
     if planted is None:
         answered, fired, logits = _add_rule(layer, network, rule)
     else:

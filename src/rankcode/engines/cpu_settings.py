@@ -69,6 +69,15 @@ def run_with_settings(run: Callable[[], Run], small: bool) -> Run:
         settings()
     if result.logits.requires_grad:
         result.logits.register_hook(partial(_begin_backward, small))
+    return result._replace(one_thread=small)
+
+
+def in_one_thread(loss: Callable[[], Tensor]) -> Tensor:
+    """A loss, in one thread; its backward pass, too. PyTorch uses all threads for the cross-entropy of any batch."""
+    with single_thread_if(True):
+        result = loss()
+    if result.requires_grad:
+        result.register_hook(partial(_begin_backward, True))
     return result
 
 

@@ -38,6 +38,7 @@ class Run(NamedTuple):
     lengths: Tensor  # [rows] int64
     keep: Keep
     read: Tensor | None = None  # [entries] bool
+    one_thread: bool = False  # whether the loss and its gradients should be computed in one thread of the CPU
 
     def at_answer(self) -> Tensor:
         """The logits each row answered with, [rows, classes]."""
