@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from rankcode.data.sources import BadData
 from rankcode.decision import Decision
+from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.network import Network
 from rankcode.saving.model_file import different_weights
 from rankcode.training.config import Training
 from rankcode.training.distributed import Processes
 from rankcode.training.records import merit
+
+MIN_PARALLEL_WEIGHTS = 2**20  # fewer are updated in a third of a millisecond
 
 
 class TrainingState:
@@ -24,9 +27,11 @@ class TrainingState:
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
         self.learning_rate = config.learning_rate
         settings: dict[str, Any] = {"lr": config.learning_rate}
-        if device.type == "cuda":  # one launch for all weights, which a CUDA graph can capture
-            settings = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True, "capturable": True}
-        self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, **settings)
+        if device.type == "cuda":  # so that a CUDA graph can capture it
+            settings = {"lr": torch.tensor(config.learning_rate, device=device), "capturable": True}
+        self.optimizer = kind(network.parameters(), weight_decay=config.weight_decay, fused=True, **settings)
+        weights = sum(part.numel() for part in network.parameters())
+        self.is_small = device.type == "cpu" and weights < MIN_PARALLEL_WEIGHTS
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
         self.average = None if config.ema_decay is None else copy.deepcopy(network)
         self.batch = 0  # batches done
@@ -83,7 +88,8 @@ class TrainingState:
         if self.config.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
-        self.scaler.step(self.optimizer)
+        with single_thread_if(self.is_small):
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None and self.config.ema_decay is not None:
