@@ -1,6 +1,8 @@
 """`rankcode bench`."""
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,15 @@ def test_steps_are_measured(capsys):
     content = written()
     assert {each["batch_size"] for each in content["measured"]} == {4, 6, 1} and content["machine"]["torch"]
     assert "conventional" in capsys.readouterr().out
+
+
+def test_steps_are_measured_while_other_programs_keep_cores_busy(monkeypatch):
+    started, start = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *given: started.append(start(*given)) or started[-1])
+    shape = ["--batch-sizes", "4", "--steps", "8", "--input-size", "3"]
+    main(["bench", *SMALL, *shape, "--repeats", "1", "--engines", "cpu", "--busy", "2"])
+    assert written()["busy"] == 2
+    assert [each.poll() for each in started] == [-signal.SIGKILL] * 2, "they ran until the end"
 
 
 def test_rows_of_several_lengths_are_measured(capsys):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +34,19 @@ def machine(device: str) -> dict[str, str]:
         pass
     found = {"processor": processor, "threads": str(torch.get_num_threads()), "torch": torch.__version__}
     return {"gpu": torch.cuda.get_device_name(device), **found} if device.startswith("cuda") else found
+
+
+@contextmanager
+def busy_cores(number: int) -> Iterator[None]:
+    """Other programs keep so many cores busy meanwhile. They end with this one, however it ends."""
+    program = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
 
 
 def time_in_turns(

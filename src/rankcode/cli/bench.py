@@ -13,7 +13,7 @@ from rankcode.bench.listening_tracks import make_tracks
 from rankcode.bench.serving import Served, make_clips, measure_serving, running_server, serving_table
 from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
 from rankcode.bench.streams import measure_streams, sound_front_end, streams_table
-from rankcode.bench.timing import machine
+from rankcode.bench.timing import busy_cores, machine
 from rankcode.cli.messages import say
 from rankcode.cli.options import Device, Flag
 from rankcode.cli.output_files import OutputFiles
@@ -38,6 +38,7 @@ class Bench:
         rankcode bench --cell conv-lstm --batch-sizes 64 --steps 10 --input-size 784 --hidden-size 20
         rankcode bench --grid 64 --device cpu
         rankcode bench --lengths 100 1000 10000 --batch-sizes 16 --input-size 8 --hidden-size 32
+        rankcode bench --busy 1 --device cpu
         rankcode bench --epochs 20 --batch-sizes 512
         rankcode bench --streams 100 200 500 --device cpu
         rankcode bench --serving 100 200 500 --model speech-commands
@@ -61,6 +62,8 @@ class Bench:
     """Engines to measure. Default: all that can run here, except reference."""
     repeats: int = 15
     """How many times each case is run."""
+    busy: int = 0
+    """Cores that other programs keep busy meanwhile."""
     threshold: Flag = False
     """On a GPU, let rows answer at a threshold, as in real use, so that readout and rule are measured too, as always on
     a CPU."""
@@ -109,11 +112,17 @@ class Bench:
                 raise ValueError(f"--{option} must be at least 1")
         if min((*self.streams, *self.serving, *self.per_connection), default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams, --serving, --per-connection and --seconds must be at least 1")
+        if self.busy < 0:
+            raise ValueError("--busy must be at least 0")
         if not 0 < self.share <= 1:
             raise ValueError("--share must be more than 0 and at most 1")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
+        with busy_cores(self.busy):
+            self._measure(device)
+
+    def _measure(self, device: str) -> None:
         from rankcode.bench import plot
 
         files = OutputFiles(self.output, "bench")
@@ -132,7 +141,7 @@ class Bench:
         shapes = [
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
-        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
+        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell", "busy")}
         content = {"machine": machine(device), **settings, "threshold": self.threshold or device == "cpu"}
         if self.lengths:
             at = {
