@@ -72,7 +72,7 @@ def test_steps_are_drawn_with_a_bar_for_each_engine_and_a_panel_for_each_batch_s
     ]
     axes = plot.plot_bench(found).axes
     assert [each.get_title() for each in axes] == ["batch size 128", "batch size 512"]
-    assert axes[0].get_legend_handles_labels()[1] == ["cpu", "whole"]
+    assert axes[0].get_legend_handles_labels()[1] == ["steps read", "cpu", "whole"]
     assert sorted(patch.get_height() for patch in axes[0].patches) == [0.3, 0.3, 0.5, 0.5]
 
 
@@ -82,5 +82,5 @@ def test_a_captured_step_is_drawn_instead_of_the_launched_one_with_its_precision
         for precision, captured, ratio in (("tf32", False, 0.9), ("tf32", True, 0.4), ("bfloat16", False, 0.7))
     ]
     axes = plot.plot_bench(found).axes[0]
-    assert axes.get_legend_handles_labels()[1] == ["triton, bfloat16", "triton, tf32 (captured)"]
+    assert axes.get_legend_handles_labels()[1] == ["steps read", "triton, bfloat16", "triton, tf32 (captured)"]
     assert sorted(patch.get_height() for patch in axes.patches) == [0.4, 0.7]

@@ -82,6 +82,8 @@ def test_listening_is_measured(trained, capsys):
         (["--lengths", "100", "0"], "--lengths"),
         (["--epochs", "0"], "--epochs must be at least 1"),
         (["--grid", "0"], "--grid must be at least 1"),
+        (["--busy", "-1"], "--busy must be from 0 to"),
+        (["--busy", "1000000"], "--busy must be from 0 to"),
         (["--engines", "steam"], "no engine"),
         (["--streams", "0"], "--streams, --serving, --per-connection and --seconds must be at least 1"),
         (["--streams", "1", "--model", "no-model"], "no-model"),

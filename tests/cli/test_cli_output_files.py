@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from small_data import CPU, says
 
+from rankcode.cli import output_files
 from rankcode.cli.main import main
 from rankcode.cli.output_files import OutputFiles
 
@@ -29,6 +30,15 @@ def test_the_output_is_not_a_folder(trained, output):
     Path("run").mkdir()
     says(["tradeoff", str(trained / "series-run"), "--output", output, *CPU], "is a folder", status=2)
     assert contents(".") == {} and not Path("/.json").exists() and not Path("new").exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(monkeypatch, trained):
+    Path("notes").write_text("")
+    with pytest.raises(ValueError, match="notes is a file, not a folder: choose another --output"):
+        OutputFiles("notes/curve", "bench")
+    monkeypatch.setattr(output_files, "TemporaryFile", lambda dir: Path(dir, "no/such/folder").touch())
+    with pytest.raises(OSError, match=r"curve\.json cannot be written: .*; choose a folder that can be written to"):
+        OutputFiles("curve", "bench")
 
 
 @pytest.mark.parametrize("output", ["curve", "made/anew/curve", "curve.png"])

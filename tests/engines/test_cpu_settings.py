@@ -70,6 +70,28 @@ def test_settings_hold_in_the_backward_pass_and_end_with_it(engine):
         torch.set_num_threads(before)
 
 
+def test_settings_end_where_a_backward_pass_is_interrupted_as_it_begins(monkeypatch):
+    before, flush = torch.get_num_threads(), torch.set_flush_denormal
+    torch.set_num_threads(3)
+    try:
+        network = rc.Network(rc.cells.LSTM(4, 8), 3)
+        loss, _ = rc.AtSpike(0.9)(network, torch.randn(6, 5, 4), torch.arange(6) % 3, engine="cpu")
+
+        def interrupted(wanted):
+            flush(wanted)
+            if wanted:
+                raise KeyboardInterrupt
+            return True
+
+        monkeypatch.setattr(torch, "set_flush_denormal", interrupted)
+        with pytest.raises(KeyboardInterrupt) as held:
+            loss.backward()
+        assert held and torch.get_num_threads() == 3
+    finally:
+        flush(False)
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])
 def test_gradients_that_fade_end_at_zero(kind):
     """Gates that are nearly shut let gradients fade; with denormal numbers a CPU is many times as slow."""

@@ -42,9 +42,10 @@ def plot_bench(found: Sequence[Measured]) -> Figure:
         axes.set(ylabel="training step ÷ conventional", yscale="log")
         axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
         axes.minorticks_off()
-    lowest = min(each.gpu_ratio or each.ratio for each in training)
+    lowest = min(min(each.gpu_ratio or each.ratio, each.ideal) for each in training)
     panels[0].set_ylim(0.8 * lowest, 1.2 * max(1, *(each.ratio for each in training)))
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(names), frameon=False)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper right", ncols=len(names) + 1, frameon=False)
     return figure
 
 
@@ -68,7 +69,8 @@ def _draw_bars(axes: Any, here: Sequence[Measured], names: Sequence[tuple[str, s
             axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec=DARK, mew=1)
     for place, which in enumerate(spikes):
         ideal = next(each.ideal for each in here if each.spikes == which)
-        axes.plot([place - 0.4, place + 0.4], [ideal, ideal], color=DARK, lw=1.5)
+        label = None if place else "steps read"
+        axes.plot([place - 0.4, place + 0.4], [ideal, ideal], color=DARK, lw=1.5, label=label)
     axes.axhline(1, color=GREY, lw=1)
     axes.set_xticks(range(len(spikes)), [which.replace(", ", ",\n") for which in spikes], fontsize=8)
     plain(axes)
@@ -126,7 +128,7 @@ def plot_grid(found: Sequence[GridRow]) -> Figure:
         axes.yaxis.set_major_formatter("{x:g}")
         plain(axes)
     panels[0].set(ylabel="auto ÷ conventional")
-    panels[0].legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)
     return figure
 
 

@@ -99,7 +99,7 @@ def measure_stream(shape: Shape, repeats: int) -> Measured:
 def bench_table(found: Iterable[Measured]) -> str:
     """The measurements as text."""
     head = f"{'mode':<10} {'batch size':<11} {'spikes':<18} {'engine':<22} {'precision':<20}"
-    lines = [f"{head} {'ms':>9}   {'quartiles':<18} ratio  ideal"]
+    lines = [f"{head} {'ms':>9}   {'quartiles':<18} ratio  ideal    memory"]
     for each in sorted(found, key=lambda each: (each.mode, each.batch_size, each.spikes, each.milliseconds)):
         spread = f"{each.low:.2f} … {each.high:.2f}"
         engine = f"{each.engine}, captured" if each.captured else each.engine

@@ -66,7 +66,8 @@ def time_in_turns(
                         seconds[key].append(spent)
                 done = turn * len(cases) + place
                 if bar.due(done):
-                    bar.show(done, ", ".join(map(str, key)) if isinstance(key, tuple) else str(key))
+                    parts = key if isinstance(key, tuple) else (key,)
+                    bar.show(done, ", ".join(str(part) for part in parts if not isinstance(part, bool)))
     return seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -63,7 +64,7 @@ class Bench:
     repeats: int = 15
     """How many times each case is run."""
     busy: int = 0
-    """Cores that other programs keep busy meanwhile."""
+    """Measure while other programs keep this many cores busy."""
     threshold: Flag = False
     """On a GPU, let rows answer at a threshold, as in real use, so that readout and rule are measured too, as always on
     a CPU."""
@@ -112,8 +113,9 @@ class Bench:
                 raise ValueError(f"--{option} must be at least 1")
         if min((*self.streams, *self.serving, *self.per_connection), default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams, --serving, --per-connection and --seconds must be at least 1")
-        if self.busy < 0:
-            raise ValueError("--busy must be at least 0")
+        cores = os.cpu_count() or 1
+        if not 0 <= self.busy <= cores:
+            raise ValueError(f"--busy must be from 0 to {cores}, the number of cores")
         if not 0 < self.share <= 1:
             raise ValueError("--share must be more than 0 and at most 1")
         device = str(own_device(self.device))

@@ -6,9 +6,10 @@ import io
 import json
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from rankcode.saving.files import write_whole
+from rankcode.saving.files import write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,10 +54,15 @@ def write_picture(path: Path, figure: Figure, author: str) -> None:
 
 
 def check_replaceable(path: Path, author: str, option: str) -> None:
-    """Raise if a file exists and does not have `author` near its beginning."""
+    """Raise if a file exists and does not have `author` near its beginning, or cannot be written. Makes its folder."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: choose another {option}")
+    if path.parent.is_file():
+        raise ValueError(f"{path.parent} is a file, not a folder: choose another {option}")
     if path.exists():
         with open(path, "rb") as file:
             if author.encode() not in file.read(HEAD):
                 raise ValueError(f"{path} exists, and this command did not write it: choose another {option}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()

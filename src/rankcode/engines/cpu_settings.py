@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,52 +24,52 @@ def single_thread_if(small: bool) -> Iterator[None]:
     if not small or before == 1 or not _in_main_thread():
         yield
         return
-    torch.set_num_threads(1)
     try:
+        torch.set_num_threads(1)
         yield
     finally:
         torch.set_num_threads(before)
 
 
-class _Settings:
-    """Denormal numbers are replaced by zero in this thread, and small steps run in one thread, until it is called or
-    deleted. With denormal numbers a CPU is many times as slow, and gradients that fade from step to step, in networks
-    that are sure of their answers, become denormal."""
-
-    def __init__(self, small: bool):
-        self.threads = torch.get_num_threads() if small and _in_main_thread() else 1  # to be set at the end
-        if self.threads > 1:
+def _settings(small: bool) -> Generator[None, None, None]:
+    """Denormal numbers are replaced by zero in this thread, and small steps run in one thread, until the generator is
+    resumed or deleted. With denormal numbers a CPU is many times as slow, and gradients that fade from step to step, in
+    networks that are sure of their answers, become denormal."""
+    threads = torch.get_num_threads() if small and _in_main_thread() else 1  # to be set at the end
+    flushes = False
+    try:
+        if threads > 1:
             torch.set_num_threads(1)
         # Not if they are flushed already, or if that is not supported.
-        self.flushes = sys.float_info.min / 2 != 0 and torch.set_flush_denormal(True)
-
-    def __call__(self) -> None:
-        if self.threads > 1:
-            torch.set_num_threads(self.threads)
-        if self.flushes:
+        flushes = sys.float_info.min / 2 != 0 and torch.set_flush_denormal(True)
+        yield
+    finally:
+        if threads > 1:
+            torch.set_num_threads(threads)
+        if flushes:
             torch.set_flush_denormal(False)
-        self.threads, self.flushes = 1, False
-
-    __del__ = __call__
 
 
 def _begin_backward(small: bool, gradient: Tensor) -> None:
     """A hook of the outputs of a run, where its backward pass begins: make settings for all that follows."""
-    # Called at the end of the backward pass. If the pass fails, PyTorch deletes the callback.
+    settings = _settings(small)
     engine: Any = torch.autograd.Variable._execution_engine
-    engine.queue_callback(_Settings(small))
+    try:
+        next(settings)
+        # Called at the end of the backward pass. If the pass fails, PyTorch deletes callback and settings.
+        engine.queue_callback(partial(next, settings, None))
+    except BaseException:  # Ctrl-C
+        settings.close()
+        raise
 
 
 def run_with_settings(run: Callable[[], Run], small: bool) -> Run:
     """Run forward with denormals flushed, in one thread if `small`. The backward pass has the same settings."""
-    settings = _Settings(small)
-    try:
+    with contextmanager(_settings)(small):
         result = run()
-    finally:
-        settings()
     if result.logits.requires_grad:
         result.logits.register_hook(partial(_begin_backward, small))
-    return result._replace(one_thread=small)
+    return result._replace(one_thread=small and torch.get_num_threads() > 1)
 
 
 def in_one_thread(loss: Callable[[], Tensor]) -> Tensor:
