@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 
 import rankcode as rc
 from rankcode.compiled import layer, library
+from rankcode.compiled.threads import _Oversubscription
 from rankcode.engines import choose, compiled, run
 
 pytestmark = pytest.mark.skipif(library.functions() is None, reason="needs a C compiler when rankcode is installed")
@@ -187,7 +188,7 @@ def test_rows_are_shared_between_threads(threads, keep, monkeypatch):
         assert_same(expected, outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled"), tolerance=1e-6)
     finally:
         torch.set_num_threads(before)
-    assert jobs == [threads if library.openmp() else 1] * 2
+    assert jobs == [threads if layer.openmp() else 1] * 2
 
 
 def test_one_thread_alone_gives_what_several_give(monkeypatch):
@@ -197,7 +198,7 @@ def test_one_thread_alone_gives_what_several_give(monkeypatch):
     torch.set_num_threads(3)
     try:
         expected = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
-        monkeypatch.setattr(library._Crowding, "is_expected", lambda *_: True)
+        monkeypatch.setattr(_Oversubscription, "is_expected", lambda *_: True)
         got = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
         assert all(
             one.equal(other) for one, other in zip((*expected[0], *expected[4]), (*got[0], *got[4]), strict=True)

@@ -130,7 +130,7 @@ class Bench:
         files = OutputFiles(self.output, "bench")
 
         def write(content: dict, figure: Any, table: str) -> None:
-            files.write(content, figure)
+            files.write({"busy": self.busy, **content}, figure)
             print(table)
             say(f"wrote {files.json} and {files.png}")
 
@@ -143,7 +143,7 @@ class Bench:
         shapes = [
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
-        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell", "busy")}
+        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
         content = {"machine": machine(device), **settings, "threshold": self.threshold or device == "cpu"}
         if self.lengths:
             at = {

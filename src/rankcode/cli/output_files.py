@@ -26,7 +26,7 @@ class OutputFiles:
             raise ValueError(f"--output {output} is a folder: give the name of the files too, such as {command}")
         self.json, self.png = Path(f"{self.stem}.json"), Path(f"{self.stem}.png")
         for path in (self.json, self.png):
-            check_replaceable(path, self.author, "--output")
+            check_writable(path, self.author, "--output")
 
     def write(self, content: dict[str, Any], figure: Figure) -> None:
         write_whole(self.json, json.dumps({"written by": self.author, **content}, indent=2).encode() + b"\n")
@@ -40,7 +40,7 @@ class Picture:
         self.path, self.author = Path(path), f"rankcode {command}"
         if self.path.suffix.lower() != ".png":
             raise ValueError(f"--plot takes the name of a .png file, not {path!r}")
-        check_replaceable(self.path, self.author, "--plot")
+        check_writable(self.path, self.author, "--plot")
         import_module("rankcode.plots")  # raises if matplotlib is missing, before anything is computed
 
     def write(self, figure: Figure) -> None:
@@ -53,8 +53,8 @@ def write_picture(path: Path, figure: Figure, author: str) -> None:
     write_whole(path, picture.getvalue())
 
 
-def check_replaceable(path: Path, author: str, option: str) -> None:
-    """Raise if a file exists and does not have `author` near its beginning, or cannot be written. Makes its folder."""
+def check_writable(path: Path, author: str, option: str) -> None:
+    """Make the folder of a file. Raise if the file cannot be written, or exists without `author` near its beginning."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: choose another {option}")
     if path.parent.is_file():

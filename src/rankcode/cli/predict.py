@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rankcode.cli.messages import say, say_left_out
 from rankcode.cli.options import Device, Flag, rule_at
-from rankcode.cli.output_files import Picture, check_replaceable
+from rankcode.cli.output_files import Picture, check_writable
 from rankcode.data.sources import BadData
 from rankcode.prediction import Prediction, predict_rows
 from rankcode.saving.files import write_whole
@@ -122,7 +122,7 @@ class Predict:
         if output.exists() and not is_own(output):
             raise ValueError(f"{output} exists, and this command did not write it: choose another --output")
         listed = left_out_file(output)
-        check_replaceable(listed, AUTHOR, "--output")
+        check_writable(listed, AUTHOR, "--output")
         if self.address is None:
             own_device(self.device)
         network = load(self.model)
@@ -161,7 +161,7 @@ class AnswerFile:
         self.suffix = self.path.suffix.lower()
         if self.suffix not in BEGINNINGS:
             raise ValueError(f"--output takes the name of a .csv, .jsonl or .parquet file, not {path!r}")
-        check_replaceable(self.path, BEGINNINGS[self.suffix], "--output")
+        check_writable(self.path, BEGINNINGS[self.suffix], "--output")
 
     def add(self, place: str, answer: Prediction) -> None:
         if self.suffix == ".jsonl":

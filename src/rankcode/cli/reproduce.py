@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from rankcode.cli.messages import say
 from rankcode.cli.options import Device
-from rankcode.cli.output_files import check_replaceable
+from rankcode.cli.output_files import check_writable
 from rankcode.experiments import EXPERIMENTS, experiment
 
 
@@ -55,7 +55,7 @@ class Reproduce:
         kept = "results/reproduction"
         folder = self.folder or (kept if self.scale == "paper" else f"runs/reproduction-{self.scale}")
         page = Path(self.page or ("docs/reproduction.md" if folder == kept else f"{folder}/reproduction.md"))
-        check_replaceable(page, AUTHOR, "--page")
+        check_writable(page, AUTHOR, "--page")
         place = Reproduction(self.scale, Path(folder), self.data, self.device, self.progress)
         if self.name == "defaults":
             output = place.folder / "defaults.json"

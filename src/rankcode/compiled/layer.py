@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankcode.compiled.library import NEW, functions, in_threads, openmp
+from rankcode.compiled.library import NEW, functions
+from rankcode.compiled.threads import in_threads, openmp
 
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
 AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows

@@ -51,10 +51,10 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
-    # PyTorch runs readout and loss in one thread if they are small; the steps have all of them.
+    # PyTorch computes a small readout, and its loss, in one thread; the steps have all threads.
     threads, entries = torch.get_num_threads(), len(inputs) * (inputs.shape[1] if keep == "read" else 1)
-    one_thread = threads > 1 and not inputs.requires_grad
-    one_thread &= is_small(sum(part.numel() for part in network.readout.parameters()), entries)
+    weights = sum(part.numel() for part in network.readout.parameters())
+    one_thread = threads > 1 and not inputs.requires_grad and is_small(weights, entries)
     with single_thread_if(one_thread):
         return _run(network, inputs, lengths, rule, keep, threads)._replace(one_thread=one_thread)
 
