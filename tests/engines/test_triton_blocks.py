@@ -16,7 +16,7 @@ from triton_outcomes import (  # isort: skip
 import rankcode as rc
 from rankcode.cells import GRU, LSTM
 from rankcode.engines import run
-from rankcode.engines.triton import blocks
+from rankcode.engines.triton import blocks, kernels
 
 pytestmark = MARKS
 
@@ -50,10 +50,10 @@ def test_blocks_and_expected_steps_change_nothing(variation, small_blocks):
 
 
 @pytest.mark.parametrize(("kind", "layers", "precision"), [(LSTM, 1, "tf32"), (GRU, 2, "bfloat16")])
-@pytest.mark.parametrize("error", [-9, 0, 4])
+@pytest.mark.parametrize("error", [-25, -9, 0, 4])  # at -25 the last block is three times as long as the one before
 def test_the_first_block_ends_where_rows_should_answer(error, kind, layers, precision, small_blocks):
     made = example(kind, layers, rows=40, steps=21)
-    rule = planted(made)
+    rule = rc.FireAt(torch.arange(40) % 21 + 1)
     expected = stepwise(made, rule, "read")
     small_blocks()
     guess = expected.decision.steps + error
@@ -63,12 +63,15 @@ def test_the_first_block_ends_where_rows_should_answer(error, kind, layers, prec
     assert tiles.bounds.T.tolist() == [[0, min(each, 21), min(each + 3, 21), 21] for each in first]
 
 
-def test_more_steps_than_a_block_as_it_is(monkeypatch):
+@pytest.mark.parametrize(("programs", "precision"), [(2, "tf32"), (1, "bfloat16")])
+def test_more_steps_than_a_block_as_it_is(programs, precision, monkeypatch):
+    """However many programs take turns with the steps."""
     monkeypatch.setattr(blocks, "MAX_SINGLE_BLOCK", 0)
+    monkeypatch.setattr(kernels, "_programs", lambda *_, **__: programs)
     made = example(GRU, steps=blocks.BLOCK_STEPS + 2, rows=4)
     made.lengths[:3] = blocks.BLOCK_STEPS + 2
     rule = rc.FireAt(torch.tensor([blocks.BLOCK_STEPS, blocks.BLOCK_STEPS + 1, blocks.BLOCK_STEPS + 3, 2]))
-    compare(stepwise(made, rule, "read"), outcome(made, rule, "read", "tf32"))
+    compare(stepwise(made, rule, "read"), outcome(made, rule, "read", precision))
 
 
 def test_rows_that_should_end_together_stand_together(small_blocks):

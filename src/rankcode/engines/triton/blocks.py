@@ -185,7 +185,6 @@ def _forward(
     own_blocks = whole and shape.resident and _sorts(rows, steps, expected_steps)
     tiles = _tiles(_aligned(lengths), steps, rule, expected_steps, block, own_blocks)
     blocks, number_of_tiles = len(tiles.bounds) - 1, tiles.bounds.shape[1]
-    longest = steps if own_blocks else block
     each = kernels.rows_of_program(inputs.device, rows, own_blocks)
     kept = []
     for _ in plan.layers:
@@ -196,16 +195,16 @@ def _forward(
     given, given_at = inputs, (steps, 0)
     if plan.copies:
         given = torch.empty(rows, slots, plan.widths[0][1], dtype=shape.type, device=inputs.device)
-    columns = -(-shape.gates * shape.units // kernels.MATMUL_COLUMNS)
-    grid = (columns, -(-longest // kernels.MATMUL_STEPS), number_of_tiles)
     for number_of_block in range(blocks):
+        longest = steps if own_blocks and number_of_block == 0 else block  # the last of OWN_BLOCKS may be longer
         origin = 0 if whole else number_of_block * block
         if plan.copies:
             given_at = (slots, -origin)
             kernels.convert_inputs(shape, *plan.widths[0])(
-                (len(tiles.order), -(-longest // kernels.CONVERT_STEPS), 1), inputs, given, tiles.order, tiles.ends,
-                tiles.bounds, number_of_block, steps, *given_at,
+                kernels.copy_grid(inputs.device, len(tiles.order), longest, kernels.CONVERT_STEPS), inputs, given,
+                tiles.order, tiles.ends, tiles.bounds, number_of_block, steps, *given_at,
             )  # fmt: skip
+        grid = kernels.matmul_grid(inputs.device, shape.gates * shape.units, longest, number_of_tiles)
         for number, layer in enumerate(plan.layers):
             below = (kept[number - 1].hidden, slots + 1, 1 - origin) if number else (given, *given_at)
             kernels.input_projection(shape, below[0].shape[2], below[0].dtype)(
@@ -307,9 +306,8 @@ class _Fused(torch.autograd.Function):
             if into is not None:
                 width = into.shape[2]
                 kernels.input_gradient(shape, width, plan.widths[number][1])(
-                    (-(-width // kernels.MATMUL_COLUMNS), -(-steps // kernels.MATMUL_STEPS), number_of_tiles),
-                    packed, layer.of_input, layer.bias, into, tiles.order, tiles.ends, after, tiles.bounds, 0,
-                    blocks, 0, 0, steps, 0,
+                    kernels.matmul_grid(into.device, width, steps, number_of_tiles), packed, layer.of_input,
+                    layer.bias, into, tiles.order, tiles.ends, after, tiles.bounds, 0, blocks, 0, 0, steps, 0,
                 )  # fmt: skip
             given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
             read, true_inputs = (tiles.answered, after), plan.widths[number][0]
@@ -353,15 +351,9 @@ def _of_weights(
     for first in range(0, rows, together):
         last = min(first + together, rows)
         kernels.gather(shape, inputs, below.dtype)(
-            (last - first, -(-steps // kernels.GATHER_STEPS), 1),
-            below,
-            hidden,
-            multiplied,
-            *read,
-            first,
-            *below_at,
-            steps,
-        )
+            kernels.copy_grid(packed.device, last - first, steps, kernels.GATHER_STEPS), below, hidden, multiplied,
+            *read, first, *below_at, steps,
+        )  # fmt: skip
         matmul(grid, packed, multiplied, shares, *read, first, last)
     lines = shape.gates * shape.true_units
     found = [packed.new_empty(size, dtype=torch.float32) for size in ((lines, columns), (lines, shape.true_units))]

@@ -226,6 +226,21 @@ def gather(shape: Shape, inputs: int, given: torch.dtype) -> Kernel:
     )  # fmt: skip
 
 
+def matmul_grid(device: torch.device, columns: int, steps: int, tiles: int) -> tuple[int, int, int]:
+    parts = -(-columns // MATMUL_COLUMNS)
+    return parts, _programs(device, -(-steps // MATMUL_STEPS), parts * tiles, waves=8), tiles
+
+
+def copy_grid(device: torch.device, rows: int, steps: int, steps_of_program: int) -> tuple[int, int, int]:
+    return rows, _programs(device, -(-steps // steps_of_program), rows, waves=64), 1
+
+
+def _programs(device: torch.device, chunks: int, others: int, waves: int) -> int:
+    """How many programs take turns with so many chunks of steps, if there are so many other parts of the work. Programs
+    that find no steps to read take time too, so they are fewer where the others keep all processors busy."""
+    return max(1, min(chunks, waves * _processors(device) // others))
+
+
 class PackedMatmul(NamedTuple):
     launch: Kernel
     grid: tuple[int, int, int]

@@ -52,35 +52,36 @@ def matmul(
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = tl.arange(0, TILE * STEPS)
     bounds += block * tl.num_programs(2) + tl.program_id(2)
-    begin, last = tl.load(bounds) + tl.program_id(1) * STEPS, tl.load(bounds + blocks * tl.num_programs(2))
     position = tl.program_id(2) * TILE + inside % TILE
-    step = begin + inside // TILE
     end = tl.load(ends + position)
-    if begin >= tl.minimum(tl.max(end, 0), last):
-        return
-    live = (step < end) & (step < last)
-    row = tl.load(order + position).to(tl.int64)
-    if PARTS > 0:
-        at = (tl.load(row_after + row, mask=live, other=0) - end + step) * (GIVEN_WIDTH * PARTS)
-    else:
-        at = (row * given_slots + given_first + step) * GIVEN_WIDTH
-    total = tl.zeros((TILE * STEPS, COLUMNS), tl.float32)
-    for chunk in range(0, DEPTH, CHUNK):
-        k = chunk + tl.arange(0, CHUNK)
-        x = load_parts(given + at[:, None] + k[None, :], live[:, None] & (k < DEPTH)[None, :], GIVEN_WIDTH, PARTS)
-        if TRANSPOSED:
-            w_at = n[None, :] * WEIGHT_WIDTH + k[:, None]
+    first, last = tl.load(bounds), tl.load(bounds + blocks * tl.num_programs(2))
+    last = tl.minimum(last, tl.max(end, 0))
+    # What does not depend on the step is computed anew for each: kept instead, it takes all registers and more.
+    for begin in tl.range(first + tl.program_id(1) * STEPS, last, tl.num_programs(1) * STEPS, disable_licm=True):
+        step = begin + inside // TILE
+        live = (step < end) & (step < last)
+        row = tl.load(order + position).to(tl.int64)
+        if PARTS > 0:
+            at = (tl.load(row_after + row, mask=live, other=0) - end + step) * (GIVEN_WIDTH * PARTS)
         else:
-            w_at = k[:, None] * WEIGHT_WIDTH + n[None, :]
-        w = tl.load(weight + w_at, mask=(k < DEPTH)[:, None] & (n < WIDTH)[None, :], other=0.0)
-        if PRECISION == "tf32" and x.dtype == tl.float32 and w.dtype == tl.float32:
-            x = _rounded(x)
-        total = tl.dot(x.to(w.dtype), w, total, input_precision=PRECISION)
-    if BIAS:
-        total += tl.load(bias + n, mask=n < WIDTH, other=0.0)[None, :]
-    to = (row * result_slots + result_first + step) * RESULT_WIDTH
-    total = total.to(result.dtype.element_ty)
-    tl.store(result + to[:, None] + n[None, :], total, mask=live[:, None] & (n < WIDTH)[None, :])
+            at = (row * given_slots + given_first + step) * GIVEN_WIDTH
+        total = tl.zeros((TILE * STEPS, COLUMNS), tl.float32)
+        for chunk in range(0, DEPTH, CHUNK):
+            k = chunk + tl.arange(0, CHUNK)
+            x = load_parts(given + at[:, None] + k[None, :], live[:, None] & (k < DEPTH)[None, :], GIVEN_WIDTH, PARTS)
+            if TRANSPOSED:
+                w_at = n[None, :] * WEIGHT_WIDTH + k[:, None]
+            else:
+                w_at = k[:, None] * WEIGHT_WIDTH + n[None, :]
+            w = tl.load(weight + w_at, mask=(k < DEPTH)[:, None] & (n < WIDTH)[None, :], other=0.0)
+            if PRECISION == "tf32" and x.dtype == tl.float32 and w.dtype == tl.float32:
+                x = _rounded(x)
+            total = tl.dot(x.to(w.dtype), w, total, input_precision=PRECISION)
+        if BIAS:
+            total += tl.load(bias + n, mask=n < WIDTH, other=0.0)[None, :]
+        to = (row * result_slots + result_first + step) * RESULT_WIDTH
+        total = total.to(result.dtype.element_ty)
+        tl.store(result + to[:, None] + n[None, :], total, mask=live[:, None] & (n < WIDTH)[None, :])
 
 
 @triton.jit(do_not_specialize=["rows", "positions", "steps", "block", "blocks", "is_planted", "is_expected"])
@@ -121,18 +122,16 @@ def convert_inputs(
     position = tl.program_id(0)
     tiles = tl.num_programs(0) // TILE
     bounds += block * tiles + position // TILE
-    begin = tl.load(bounds) + tl.program_id(1) * STEPS
-    stop = tl.minimum(tl.load(bounds + tiles), tl.load(ends + position))
-    if begin >= stop:
-        return
+    first, last = tl.load(bounds), tl.minimum(tl.load(bounds + tiles), tl.load(ends + position))
     row = tl.load(order + position).to(tl.int64)
-    step = (begin + tl.arange(0, STEPS))[:, None]
-    for column in range(0, RESULT_WIDTH, COLUMNS):
-        n = (column + tl.arange(0, COLUMNS))[None, :]
-        at = (row * given_slots + step) * GIVEN_WIDTH + n
-        x = tl.load(given + at, mask=(step < stop) & (n < GIVEN_WIDTH), other=0.0)
-        to = (row * result_slots + result_first + step) * RESULT_WIDTH + n
-        tl.store(result + to, x.to(result.dtype.element_ty), mask=(step < stop) & (n < RESULT_WIDTH))
+    for begin in range(first + tl.program_id(1) * STEPS, last, tl.num_programs(1) * STEPS):
+        step = (begin + tl.arange(0, STEPS))[:, None]
+        for column in range(0, RESULT_WIDTH, COLUMNS):
+            n = (column + tl.arange(0, COLUMNS))[None, :]
+            at = (row * given_slots + step) * GIVEN_WIDTH + n
+            x = tl.load(given + at, mask=(step < last) & (n < GIVEN_WIDTH), other=0.0)
+            to = (row * result_slots + result_first + step) * RESULT_WIDTH + n
+            tl.store(result + to, x.to(result.dtype.element_ty), mask=(step < last) & (n < RESULT_WIDTH))
 
 
 @triton.jit(do_not_specialize=["first", "given_slots", "given_first", "steps"])
@@ -144,24 +143,23 @@ def gather(
     """Pack what the weights were multiplied with, for the rows from `first` on: the hidden state, the layer's input,
     and a 1 for the bias, side by side."""
     row = first + tl.program_id(0).to(tl.int64)
-    step = tl.program_id(1) * STEPS + tl.arange(0, STEPS)
-    end = tl.load(read + row)
-    if tl.program_id(1) * STEPS >= end:
-        return
-    live = (step < end)[:, None]
-    begin = tl.load(row_after + first) - tl.load(read + first)  # of the steps that this launch packs
-    to = packed + (tl.load(row_after + row) - end - begin + step)[:, None] * (WIDTH * PARTS)
-    hidden_at = hidden + (row * (steps + 1) + step)[:, None] * UNITS
-    given_at = given + (row * given_slots + given_first + step)[:, None] * GIVEN_WIDTH
-    for column in range(0, UNITS, COLUMNS):
-        n = (column + tl.arange(0, COLUMNS))[None, :]
-        mask = live & (n < UNITS)
-        store_parts(to + n, tl.load(hidden_at + n, mask=mask, other=0.0), mask, WIDTH, PARTS)
-    for column in range(0, WIDTH - UNITS, COLUMNS):
-        n = (column + tl.arange(0, COLUMNS))[None, :]
-        x = tl.load(given_at + n, mask=live & (n < GIVEN_WIDTH), other=0.0).to(tl.float32)
-        x = tl.where(n == GIVEN_WIDTH, 1.0, x)
-        store_parts(to + UNITS + n, x, live & (n < WIDTH - UNITS), WIDTH, PARTS)
+    end, after = tl.load(read + row), tl.load(row_after + row)
+    first_step = after - end - tl.load(row_after + first) + tl.load(read + first)  # of those that this launch packs
+    for begin in range(tl.program_id(1) * STEPS, end, tl.num_programs(1) * STEPS):
+        step = begin + tl.arange(0, STEPS)
+        live = (step < end)[:, None]
+        to = packed + (first_step + step)[:, None] * (WIDTH * PARTS)
+        hidden_at = hidden + (row * (steps + 1) + step)[:, None] * UNITS
+        given_at = given + (row * given_slots + given_first + step)[:, None] * GIVEN_WIDTH
+        for column in range(0, UNITS, COLUMNS):
+            n = (column + tl.arange(0, COLUMNS))[None, :]
+            mask = live & (n < UNITS)
+            store_parts(to + n, tl.load(hidden_at + n, mask=mask, other=0.0), mask, WIDTH, PARTS)
+        for column in range(0, WIDTH - UNITS, COLUMNS):
+            n = (column + tl.arange(0, COLUMNS))[None, :]
+            x = tl.load(given_at + n, mask=live & (n < GIVEN_WIDTH), other=0.0).to(tl.float32)
+            x = tl.where(n == GIVEN_WIDTH, 1.0, x)
+            store_parts(to + UNITS + n, x, live & (n < WIDTH - UNITS), WIDTH, PARTS)
 
 
 @triton.jit(do_not_specialize=["first", "last"])
