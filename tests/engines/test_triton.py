@@ -328,6 +328,8 @@ def test_what_it_cannot_run_it_says(monkeypatch):
         assert "227 KB of shared memory" in str(triton.can_run(lstm, older, rc.Threshold(0.9)))  # type: ignore[arg-type]
     monkeypatch.setattr(blocks, "INTERPRETED", False)
     assert refusal(lstm, device="cpu") == "the inputs are on cpu, not on a GPU"
+    monkeypatch.setattr(blocks, "TRITON_VERSION", (3, 5))
+    assert refusal(lstm) == "it needs Triton 3.6 or newer, which comes with PyTorch 2.10"
     monkeypatch.setattr(triton, "_blocks", lambda: None)
     assert refusal(lstm) == "Triton is not installed"
 

@@ -23,6 +23,7 @@ from rankcode.rules import Rule
 MAX_FASTER_HIDDEN_SIZE = 1024  # measured up to here
 MAX_CAPTURED_STEPS = 2**18  # of all rows; above it launches take less time than copying the inputs to the graph's
 MAX_ROWS = 2**20 - 16  # the most that a launch grid holds
+MIN_TRITON_VERSION = (3, 6)  # the compiler of 3.5 fails
 MIN_SHARED_MEMORY = 227 * 1024  # of one program: the kernels keep recurrent weights there, and pieces of large matrices
 
 
@@ -44,6 +45,8 @@ def _shared_memory(device: torch.device) -> int:
 def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
     if (blocks := _blocks()) is None:
         return "Triton is not installed"
+    if blocks.TRITON_VERSION < MIN_TRITON_VERSION:
+        return "it needs Triton 3.6 or newer, which comes with PyTorch 2.10"
     if not (inputs.is_cuda or blocks.INTERPRETED):
         return f"the inputs are on {inputs.device}, not on a GPU"
     if inputs.is_cuda and _shared_memory(inputs.device) < MIN_SHARED_MEMORY:

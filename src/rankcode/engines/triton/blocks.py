@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton import knobs
@@ -23,6 +24,7 @@ BLOCK_STEPS = 32  # tiles whose rows have all answered cost nothing from the nex
 OWN_BLOCKS = 3  # of a tile, the first of which ends where its rows should have answered
 MAX_SINGLE_BLOCK = 2**16  # steps × rows; smaller batches are one block, because launches cost more than blocks save
 MAX_GATHERED_BYTES = 2**29  # that are gathered at once for the gradients of the weights
+TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 INTERPRETED = knobs.runtime.interpret  # kernels run on a CPU, in Triton's interpreter, for tests
 
 
