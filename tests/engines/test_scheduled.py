@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.engines.test_graphs import CELLS, made
+from test_graphs import CELLS, made
 
 import rankcode as rc
 from rankcode.engines import run, scheduled

@@ -17,12 +17,10 @@ STEP_BY_STEP = COMMON | {"forward_step", "answer", "gates_backward", "hidden_bac
 COPIED = {"convert_inputs"}
 NETWORKS = {
     # cell, units, layers, rows and precision: the kernels that they need
-    "LSTM 128 1 2048 bfloat16": ON_THE_CHIP | COPIED,
-    "LSTM 128 1 128 tf32": ON_THE_CHIP,
-    "GRU 100 2 2048 tf32": ON_THE_CHIP,
+    "LSTM 128 1 128 bfloat16": ON_THE_CHIP | COPIED,
+    "LSTM 100 2 2048 tf32": ON_THE_CHIP,
     "GRU 512 2 512 tf32": STEP_BY_STEP,
     "LSTM 1000 1 2048 bfloat16": STEP_BY_STEP | COPIED,
-    "LSTM 128 1 512 float32": STEP_BY_STEP,
 }
 
 
