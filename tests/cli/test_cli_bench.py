@@ -85,6 +85,8 @@ def test_listening_is_measured(trained, capsys):
         (["--busy", "-1"], "--busy must be from 0 to"),
         (["--busy", "1000000"], "--busy must be from 0 to"),
         (["--engines", "steam"], "no engine"),
+        (["--check", "--engines", "cpu"], "--check and --engines cannot be used together"),
+        (["--epochs", "1", "--grid", "2"], "--grid and --epochs cannot be used together"),
         (["--streams", "0"], "--streams, --serving, --per-connection and --seconds must be at least 1"),
         (["--streams", "1", "--model", "no-model"], "no-model"),
         (["--listen", "test", "--data", "nowhere"], "nowhere does not hold Speech Commands"),

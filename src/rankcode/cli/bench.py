@@ -24,6 +24,8 @@ from rankcode.saving.run_folder import load
 from rankcode.tasks import SpeechCommands
 from rankcode.training.distributed import own_device
 
+INSTEAD = ("check", "grid", "lengths", "epochs", "streams", "serving", "listen")  # of a step with each engine
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -118,6 +120,9 @@ class Bench:
             raise ValueError(f"--busy must be from 0 to {cores}, the number of cores")
         if not 0 < self.share <= 1:
             raise ValueError("--share must be more than 0 and at most 1")
+        given = [each for each in (*INSTEAD, "engines") if getattr(self, each) not in (False, None, ())]
+        if len(given) > 1:
+            raise ValueError(f"--{given[0]} and --{given[1]} cannot be used together")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
