@@ -22,6 +22,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule, check_rule
 from rankcode.saving.description import (
     FORMAT,
+    REMEDY,
     RULES,
     ContentError,
     as_object,
@@ -109,7 +110,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             text = (file.metadata() or {}).get("rankcode")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
-        raise damaged(f"it is not a safetensors file, or cut short ({one_line(error)})") from None
+        raise ContentError(f"is no model file, or a damaged one ({one_line(error)}); {REMEDY}") from None
     if text is None:
         raise ContentError("was not written by rankcode.save: its header describes no network")
     header = parse_versioned(text, "its header")
