@@ -159,20 +159,22 @@ def test_every_shape(lanes, cell, shape, lanes_of, rubbish_in_fresh_memory):
 def test_memory_in_pieces_and_used_before(cell, keep, monkeypatch):
     network, x, lengths = problem(cell, rows=120)
     expected = outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled")
+    monkeypatch.setattr(layer, "FEW_VALUES", 0)
     monkeypatch.setattr(layer, "MAX_CHUNK_VALUES", 4096)
     monkeypatch.setattr(layer, "MAX_CHUNKS_AT_ONCE", 2)
-    monkeypatch.setattr(layer, "_FREE", {})
+    monkeypatch.setattr(layer, "_FREE", layer._Free())
     for _ in range(3):
         assert_same(expected, outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled"))
-        chunks = max(layer._FREE.values(), key=len)
+        chunks = max(layer._FREE.by_size.values(), key=len)
         assert len(chunks) > 3
         for chunk in chunks:
             chunk[:] = np.nan
         del chunks[3:]
-    layer._FREE.clear()
+    monkeypatch.setattr(layer, "_FREE", layer._Free())
     monkeypatch.setattr(layer, "MAX_FREE_VALUES", 10_000)
     assert_same(expected, outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled"))
-    assert 6_000 < sum(size * len(each) for size, each in layer._FREE.items()) <= 10_000
+    assert 6_000 < layer._FREE.values <= 10_000
+    assert layer._FREE.values == sum(size * len(each) for size, each in layer._FREE.by_size.items())
 
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
@@ -285,16 +287,16 @@ def test_inputs_may_be_slices():
 
 
 def test_memory_follows_the_steps_read_and_is_used_again(monkeypatch):
-    monkeypatch.setattr(layer, "_FREE", {})
+    monkeypatch.setattr(layer, "_FREE", layer._Free())
     monkeypatch.setattr(layer, "MAX_CHUNKS_AT_ONCE", 1)
+    monkeypatch.setattr(layer, "FEW_VALUES", 0)
     monkeypatch.setattr(layer, "MAX_CHUNK_VALUES", 2**13)
     network, inputs, lengths = problem("LSTM", units=16)[0], torch.randn(64, 400, 3), torch.full((64,), 400)
     for steps in (100, 50):
-        layer._FREE.clear()
+        monkeypatch.setattr(layer, "_FREE", layer._Free())
         for _ in range(2):
             run(network, inputs, lengths, rc.FireAt(steps), "answer", "compiled").logits.sum().backward()
-            values = sum(size * len(each) for size, each in layer._FREE.items())
-            assert values == pytest.approx(64 * steps * 6 * 16, rel=0.1)
+            assert layer._FREE.values == pytest.approx(64 * steps * 6 * 16, rel=0.1)
 
 
 def test_denormal_numbers_are_flushed_only_while_it_runs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from ctypes import addressof, byref
 
 import numpy as np
@@ -15,10 +16,9 @@ from rankcode.compiled.threads import in_threads, openmp
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
 AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows
 MIN_PARALLEL_SIZE = 1e7  # multiplications of all steps; fewer take a tenth of a millisecond
-MAX_CHUNK_VALUES = 2**19  # float32 values: 2 MB
+FEW_VALUES, MAX_CHUNK_VALUES = 2**15, 2**19  # float32 values: 128 KB and 2 MB
 MAX_CHUNKS_AT_ONCE = 64  # allocated in one go
 MAX_FREE_VALUES = 2**26  # 256 MB
-_FREE: dict[int, list[np.ndarray]] = {}  # chunks to use again, by size: mapping new memory takes longer than a step
 
 
 class Layer:
@@ -46,7 +46,7 @@ class Layer:
         if features != weights[0].shape[1]:
             raise ValueError(f"the cell reads {weights[0].shape[1]} numbers a step, not {features}")
         self.inputs, self.ends = checked(inputs, rows, steps, features), ends.long().contiguous()
-        if len(ends) != rows or not 1 <= self.ends.min() <= self.ends.max() <= steps:
+        if len(ends) != rows or not 1 <= (bounds := self.ends.aminmax()).min.item() <= bounds.max.item() <= steps:
             raise ValueError(f"lengths must be {rows} numbers from 1 to {steps}")
         self.saves, self.every_step = saves, every_step
         self.job = job = NEW.copy()
@@ -84,7 +84,7 @@ class Layer:
         """The features of each row's last step read, [rows, units], or, with `every_step`, [steps, rows, units], of
         which those of steps that are not read are not set."""
         job, (rows, steps, _) = self.job, self.inputs.shape
-        packed = _take_chunk(functions().packed_size(byref(job), self.saves))
+        packed = _FREE.take(functions().packed_size(byref(job), self.saves))
         job.packed = packed.ctypes.data
         if self.saves:
             self.memory("last_entry", rows, dtype=torch.int64)
@@ -103,7 +103,7 @@ class Layer:
             self.packed = packed
         else:
             free.append(packed)
-        _keep_free(free)
+        _FREE.keep(free)
         return features
 
     @property
@@ -119,7 +119,7 @@ class Layer:
         gradient, job = gradient.contiguous(), self.job
         of_cell = None if of_cell is None else of_cell.contiguous()
         of_weights = [torch.empty_like(part) for part in self.kept[:4]]
-        sums = _take_chunk(4 * job.units * (job.inputs + job.units + 2 + job.lanes))
+        sums = _FREE.take(4 * job.units * (job.inputs + job.units + 2 + job.lanes))
         for share in self.shares:
             own = share.job
             own.gradient = gradient.data_ptr()
@@ -133,7 +133,7 @@ class Layer:
         for share in self.shares:
             if self.of_inputs is not None:
                 share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, job.inputs))
-        _keep_free([sums, self.packed, *(array for share in self.shares for array in share.unused(0))])
+        _FREE.keep([sums, self.packed, *(array for share in self.shares for array in share.unused(0))])
         self.shares = []
         return of_weights
 
@@ -153,9 +153,10 @@ class _Share:
             total = int(layer.ends[number :: job.stride].sum())
             self.place, self.previous = torch.empty(2, total, dtype=torch.int64)
             job.place, job.previous = self.place.data_ptr(), self.previous.data_ptr()
-            # A chunk has room for an eighth to a quarter of all steps, or is as large as it may be.
-            largest = max(MAX_CHUNK_VALUES // job.width, job.slots)
-            job.shift = int(math.log2(min(largest, max(total / 4, job.slots))))
+            # A chunk has room for all steps if they are few, otherwise for an eighth to a quarter, or is as large as it
+            # may be.
+            few, most = (max(values // job.width, job.slots) for values in (FEW_VALUES, MAX_CHUNK_VALUES))
+            job.shift = int(math.log2(2 * total if total <= few else min(most, max(total / 4, job.slots))))
             self.addresses = np.empty(-(-total >> job.shift), np.uintp)
             job.chunks = self.addresses.ctypes.data
             self.add_chunks()
@@ -164,7 +165,7 @@ class _Share:
         """Memory for all steps that may follow, or for some of them. Fresh memory takes no place until it is used."""
         job, number = self.job, len(self.chunks)
         for place in range(number, min(number + MAX_CHUNKS_AT_ONCE, len(self.addresses))):
-            array = _take_chunk(job.width << job.shift)
+            array = _FREE.take(job.width << job.shift)
             self.arrays.append(array)
             self.addresses[place] = array.ctypes.data
             self.chunks.append(torch.from_numpy(array))
@@ -203,17 +204,28 @@ def checked(part: Tensor, *shape: int) -> Tensor:
     return part.contiguous()
 
 
-def _take_chunk(size: int) -> np.ndarray:
-    try:
-        return _FREE[size].pop()
-    except (KeyError, IndexError):
-        return np.empty(size, np.float32)
+class _Free:
+    """Chunks to use again, because mapping new memory takes longer than a step."""
+
+    def __init__(self) -> None:
+        self.by_size: dict[int, list[np.ndarray]] = {}
+        self.values = 0
+        self.lock = threading.Lock()
+
+    def take(self, size: int) -> np.ndarray:
+        with self.lock:
+            if not self.by_size.get(size):
+                return np.empty(size, np.float32)
+            self.values -= size
+            return self.by_size[size].pop()
+
+    def keep(self, arrays: list[np.ndarray]) -> None:
+        """All but those by which MAX_FREE_VALUES would be exceeded."""
+        with self.lock:
+            for array in arrays:
+                if self.values + len(array) <= MAX_FREE_VALUES:
+                    self.values += len(array)
+                    self.by_size.setdefault(len(array), []).append(array)
 
 
-def _keep_free(arrays: list[np.ndarray]) -> None:
-    """Let others use them, except those by which MAX_FREE_VALUES would be exceeded."""
-    room = MAX_FREE_VALUES - sum(size * len(free) for size, free in list(_FREE.items()))
-    for array in arrays:
-        if len(array) <= room:
-            room -= len(array)
-            _FREE.setdefault(len(array), []).append(array)
+_FREE = _Free()

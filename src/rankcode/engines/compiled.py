@@ -7,11 +7,9 @@ the gradients of the weights are matrix multiplications over the steps that were
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -53,8 +51,9 @@ def run(
 ) -> Run:
     # PyTorch computes a small readout, and its loss, in one thread; the steps have all threads.
     threads, entries = torch.get_num_threads(), len(inputs) * (inputs.shape[1] if keep == "read" else 1)
-    weights = sum(part.numel() for part in network.readout.parameters())
-    one_thread = threads > 1 and not inputs.requires_grad and is_small(weights, entries)
+    one_thread = threads > 1 and not inputs.requires_grad
+    if one_thread:
+        one_thread = is_small(sum(part.numel() for part in network.readout.parameters()), entries)
     with single_thread_if(one_thread):
         return _run(network, inputs, lengths, rule, keep, threads)._replace(one_thread=one_thread)
 
@@ -98,8 +97,10 @@ def _add_rule(layer: Layer, network: Network, rule: Rule) -> tuple[Tensor, Tenso
         job.inner_weight, job.inner_bias = (part.data_ptr() for part in parts)
     parts += [checked(last.weight, network.outputs, size), checked(last.bias, network.outputs)]
     job.last_weight, job.last_bias = (part.data_ptr() for part in parts[-2:])
-    table = checked(table_of(rule, steps, classes, torch.float32, layer.inputs.device), steps, classes)
-    table = F.pad(table, (0, job.padded_classes - classes), value=math.inf)
+    padding = job.padded_classes - classes
+    table = checked(
+        table_of(rule, steps, classes, torch.float32, layer.inputs.device, padding), steps, classes + padding
+    )
     job.table = table.data_ptr()
     layer.kept += [*parts, table]
     return (

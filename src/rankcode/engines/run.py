@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
@@ -103,7 +104,12 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
 def is_table(rule: Any) -> bool:
     """Whether the rule fires exactly where an activation reaches its table of thresholds. Not if a subclass changes its
     `__call__` alone."""
-    return hasattr(rule, "table") and _defined_by(type(rule), "table") <= _defined_by(type(rule), "__call__")
+    return _is_table(type(rule))
+
+
+@cache
+def _is_table(kind: type) -> bool:
+    return hasattr(kind, "table") and _defined_by(kind, "table") <= _defined_by(kind, "__call__")
 
 
 def why_not_fused(network: Network, rule: Rule) -> str | None:
@@ -169,15 +175,19 @@ def planted_steps(rule: Any, lengths: Tensor) -> Tensor | None:
     return rule.planted_steps(lengths) if hasattr(rule, "planted_steps") else None
 
 
-def table_of(rule: Any, steps: int, num_classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A rule's thresholds for all steps, [steps, classes], on the device."""
+def table_of(
+    rule: Any, steps: int, num_classes: int, dtype: torch.dtype, device: torch.device, padding: int = 0
+) -> Tensor:
+    """A rule's thresholds for all steps, [steps, classes + padding], on the device; those of the padding are never
+    reached."""
 
     def make() -> Tensor:
-        return rule.table(range(1, steps + 1), num_classes).to(device, dtype).contiguous()
+        table = rule.table(range(1, steps + 1), num_classes).to(device, dtype)
+        return F.pad(table, (0, padding), value=math.inf).contiguous()
 
     if not getattr(rule, "capturable", False):  # its thresholds may change
         return make()
-    return cached((rule, steps, num_classes, dtype, device), device, make)
+    return cached((rule, steps, num_classes, dtype, device, padding), device, make)
 
 
 def activate(network: Network, logits: Tensor) -> tuple[Tensor, Tensor]:
