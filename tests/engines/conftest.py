@@ -45,7 +45,7 @@ def bfloat16_is_multiplied_as_such(monkeypatch):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Batches of the size of these tests in several blocks, and their gradients in several parts."""
+    """Batches of the size of these tests in several blocks."""
     from rankcode.engines.triton import blocks, kernels
 
     def clear():
@@ -53,10 +53,9 @@ def small_blocks(monkeypatch):
         kernels.forward.cache_clear()
         kernels.answer.cache_clear()
 
-    def use(block=3, steps=2, copied=8000):
+    def use(block=3, steps=2):
         monkeypatch.setattr(blocks, "MAX_SINGLE_BLOCK", 0)
         monkeypatch.setattr(blocks, "BLOCK_STEPS", block)
-        monkeypatch.setattr(blocks, "MAX_GATHERED_BYTES", copied)
         monkeypatch.setattr(kernels, "RULE_STEPS", steps)
         clear()
 

@@ -24,11 +24,11 @@ pytestmark = MARKS
 PERMUTATION = torch.randperm(18, generator=torch.Generator().manual_seed(0))
 VARIATIONS: dict[str, tuple[Any, int, str, str, tuple[int, ...], Any]] = {
     # name: cell, layers, what is kept, precision, sizes of blocks, and the steps that are expected
-    "parts of one row": (LSTM, 2, "read", "tf32", (1, 1, 1), None),
-    "parts of some rows": (GRU, 2, "answer", "float32", (3, 2, 8000), None),
-    "parts of more rows": (GRU, 2, "read", "tf32", (3, 2, 16000), None),
-    "a block that is not full": (LSTM, 1, "answer", "float32", (4, 2, 2**27), None),
-    "one block": (LSTM, 1, "answer", "bfloat16", (50, 4, 2**27), None),
+    "blocks of one step": (LSTM, 2, "read", "tf32", (1, 1), None),
+    "blocks of more steps than the rule": (GRU, 2, "answer", "float32", (3, 2), None),
+    "blocks of three steps": (GRU, 2, "read", "tf32", (3, 2), None),
+    "a block that is not full": (LSTM, 1, "answer", "float32", (4, 2), None),
+    "one block": (LSTM, 1, "answer", "bfloat16", (50, 4), None),
     "expected: a permutation": (LSTM, 1, "read", "tf32", (50,), PERMUTATION),
     "expected: the same for all": (GRU, 1, "answer", "tf32", (2,), torch.full((18,), 4)),
     "expected: the opposite": (LSTM, 1, "answer", "float32", (2,), lambda steps: -steps),
@@ -78,8 +78,8 @@ def test_rows_that_should_end_together_stand_together(small_blocks):
     small_blocks()
     lengths = example(rows=18).lengths
     guess = PERMUTATION.to(DEVICE)
-    tiles = blocks._tiles(lengths, 5, never, guess, block=3, own_blocks=False)
-    assert len(tiles.order) == 32 and tiles.bounds.tolist() == [[0, 0], [3, 3], [5, 5]]
+    tiles = blocks._tiles(lengths, 17, never, guess, block=9, own_blocks=False)
+    assert len(tiles.order) == 32 and tiles.bounds.tolist() == [[0, 0], [9, 9], [17, 17]]
     assert guess[tiles.order[:18]].tolist() == list(range(17, -1, -1))
     assert tiles.ends.tolist() == [*lengths[tiles.order[:18]].tolist(), *[0] * 14]
 
@@ -134,7 +134,7 @@ def kept_by(monkeypatch) -> list[list[Any]]:
 
     def watched(*given, **named):
         found = forward(*given, **named)
-        kept.append(found[3])
+        kept.append(found[2])
         return found
 
     monkeypatch.setattr(blocks, "_forward", watched)
@@ -147,7 +147,7 @@ def test_a_tile_stops_when_its_rows_have_answered(rule, precision, small_blocks,
     small_blocks(50, 1)
     made, kept = example(rows=4), kept_by(monkeypatch)
     made.lengths[:] = 5
-    monkeypatch.setattr(torch, "empty_like", lambda like, **more: torch.full_like(like, 7, **more))
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, *size, **more: like.new_full(size, 7, **more))
     with products_in(precision):
         steps = run(*made, rule, "answer", "triton").decision.steps
     last = int(steps.max())

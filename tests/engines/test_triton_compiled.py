@@ -11,16 +11,15 @@ pytest.importorskip("triton.language", reason="needs Triton")
 
 from rankcode.engines.triton import MIN_SHARED_MEMORY
 
-COMMON = {"convert", "arrange", "matmul", "gather", "packed_matmul", "sum_shares"}
+COMMON = {"convert", "arrange", "matmul", "packed_matmul", "sum_shares"}
 ON_THE_CHIP = COMMON | {"forward", "backward"}
 STEP_BY_STEP = COMMON | {"forward_step", "answer", "gates_backward", "hidden_backward"}
-COPIED = {"convert_inputs"}
 NETWORKS = {
     # cell, units, layers, rows and precision: the kernels that they need
-    "LSTM 128 1 128 bfloat16": ON_THE_CHIP | COPIED,
-    "LSTM 100 2 2048 tf32": ON_THE_CHIP,
-    "GRU 512 2 512 tf32": STEP_BY_STEP,
-    "LSTM 1000 1 2048 bfloat16": STEP_BY_STEP | COPIED,
+    "LSTM 128 1 128 bfloat16": ON_THE_CHIP | {"store_inputs"},
+    "LSTM 100 2 2048 tf32": ON_THE_CHIP | {"gather"},
+    "GRU 512 2 512 tf32": STEP_BY_STEP | {"gather"},
+    "LSTM 1000 1 2048 bfloat16": STEP_BY_STEP | {"store_inputs"},
 }
 
 

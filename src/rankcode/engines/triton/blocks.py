@@ -23,7 +23,6 @@ from rankcode.rules import Rule
 BLOCK_STEPS = 32  # tiles whose rows have all answered cost nothing from the next block on
 OWN_BLOCKS = 3  # of a tile, the first of which ends where its rows should have answered
 MAX_SINGLE_BLOCK = 2**16  # steps × rows; smaller batches are one block, because launches cost more than blocks save
-MAX_GATHERED_BYTES = 2**29  # that are gathered at once for the gradients of the weights
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 INTERPRETED = knobs.runtime.interpret  # kernels run on a CPU, in Triton's interpreter, for tests
 
@@ -90,10 +89,9 @@ class _Plan:
             activation=activation,
             device=inputs.device,
         )
-        # Inputs that are converted to another type are copied, into rows of a length that is fast to multiply.
-        self.copies = self.shape.type != inputs.dtype
-        self.widths = [(cell.input_size, -(-cell.input_size // 8) * 8 if self.copies else cell.input_size)]
-        self.widths += [(cell.hidden_size, self.shape.units)] * (cell.num_layers - 1)
+        # The number of inputs of each layer, and the number that is multiplied.
+        columns = kernels.aligned(cell.input_size) if self.shape.stores_inputs else cell.input_size
+        self.inputs = [(cell.input_size, columns)] + [(cell.hidden_size, self.shape.units)] * (cell.num_layers - 1)
         self.layers = [self._layer(weights[4 * number :][:4], number) for number in range(cell.num_layers)]
         self.rule = (inputs,) * 5  # any pointers: they are not read without a rule
         if last is not None:
@@ -103,7 +101,7 @@ class _Plan:
 
     def _layer(self, weights: Sequence[Tensor], number: int) -> _Layer:
         shape = self.shape
-        lines, (true_inputs, inputs) = shape.gates * shape.units, self.widths[number]
+        lines, (true_inputs, inputs) = shape.gates * shape.units, self.inputs[number]
 
         def new(type: torch.dtype, *size: int) -> Tensor:
             return torch.empty(size, dtype=type, device=shape.device)
@@ -129,7 +127,7 @@ class _Kept(NamedTuple):
     """A layer's steps: see `recurrence`."""
 
     gates: Tensor  # [rows, slots, 4 · units]
-    hidden: Tensor  # [rows, slots + 1, units]
+    hidden: Tensor  # [rows, slots + 1, state_width]: units, and the inputs if these are stored
     memory: Tensor  # [rows, slots + 1, units]
 
 
@@ -161,7 +159,8 @@ def _tiles(
     ends, fired = torch.empty_like(order, dtype=torch.int32), torch.empty_like(lengths, dtype=torch.bool)
     expected = ends  # not read
     if expected_steps is not None and _sorts(rows, steps, expected_steps):
-        expected, rows_sorted = expected_steps.to(device, torch.int32).sort(descending=True)
+        small = torch.uint8 if steps < 2**8 else torch.int32  # a quarter of the time to sort
+        expected, rows_sorted = expected_steps.to(device).clamp(0, steps).to(small).sort(descending=True)
         order = torch.empty_like(order)
         order[:rows] = rows_sorted
     blocks = OWN_BLOCKS if own_blocks else -(-steps // block)
@@ -169,7 +168,7 @@ def _tiles(
     planted = planted_steps(rule, lengths)
     planted = lengths if planted is None else _aligned(planted)
     grid = (-(-len(order) // kernels.ARRANGE_POSITIONS), 1, 1)
-    kernels.arrange(device)(
+    kernels.arrange(device, expected.dtype)(
         grid, lengths, planted, order, expected, ends, fired, bounds, rows, len(order), steps, block, blocks,
         int(planted is not lengths), int(own_blocks),
     )  # fmt: skip
@@ -178,7 +177,7 @@ def _tiles(
 
 def _forward(
     plan: _Plan, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None, save: bool
-) -> tuple[KeptFeatures, Tensor, _Tiles, list[_Kept]]:
+) -> tuple[KeptFeatures, _Tiles, list[_Kept]]:
     (rows, steps), shape = inputs.shape[:2], plan.shape
     features = inputs.new_empty(rows, shape.units)
     whole = save or keep == "read"  # otherwise all blocks use the same memory
@@ -189,70 +188,70 @@ def _forward(
     blocks, number_of_tiles = len(tiles.bounds) - 1, tiles.bounds.shape[1]
     each = kernels.rows_of_program(inputs.device, rows, own_blocks)
     kept = []
-    for _ in plan.layers:
-        memory = inputs.new_empty(rows, slots + 1, shape.units)
-        gates = torch.empty(rows, slots, 4 * shape.units, dtype=shape.type, device=inputs.device)
-        kept.append(_Kept(gates, torch.empty_like(memory, dtype=shape.type), memory))
+    for _, columns in plan.inputs:
+        gates = inputs.new_empty(rows, slots, 4 * shape.units, dtype=shape.type)
+        hidden = inputs.new_empty(rows, slots + 1, kernels.state_width(shape, columns), dtype=shape.type)
+        kept.append(_Kept(gates, hidden, inputs.new_empty(rows, slots + 1, shape.units)))
     recent = [gates.new_empty(2, len(tiles.order), shape.units, dtype=shape.recurrent_type) for gates, _, _ in kept]
-    given, given_at = inputs, (steps, 0)
-    if plan.copies:
-        given = torch.empty(rows, slots, plan.widths[0][1], dtype=shape.type, device=inputs.device)
     for number_of_block in range(blocks):
         longest = steps if own_blocks and number_of_block == 0 else block  # the last of OWN_BLOCKS may be longer
         origin = 0 if whole else number_of_block * block
-        if plan.copies:
-            given_at = (slots, -origin)
-            kernels.convert_inputs(shape, *plan.widths[0])(
-                kernels.copy_grid(inputs.device, len(tiles.order), longest, kernels.CONVERT_STEPS), inputs, given,
-                tiles.order, tiles.ends, tiles.bounds, number_of_block, steps, *given_at,
-            )  # fmt: skip
         grid = kernels.matmul_grid(inputs.device, shape.gates * shape.units, longest, number_of_tiles)
         for number, layer in enumerate(plan.layers):
-            below = (kept[number - 1].hidden, slots + 1, 1 - origin) if number else (given, *given_at)
-            kernels.input_projection(shape, below[0].shape[2], below[0].dtype)(
-                grid, below[0], layer.of_input, layer.bias, kept[number].gates, tiles.order, tiles.ends, tiles.order,
-                tiles.bounds, number_of_block, 1, *below[1:], slots, -origin,
+            (true_inputs, columns), arranged = plan.inputs[number], (tiles.order, tiles.ends)
+            given, *given_at = (kept[number - 1].hidden, slots + 1, 1 - origin) if number else (inputs, steps, 0)
+            if shape.stores_inputs:
+                stored = kept[number].hidden
+                kernels.store_inputs(shape, true_inputs, columns, given.shape[2])(
+                    kernels.copy_grid(inputs.device, len(tiles.order), longest, kernels.STORED_STEPS), given, stored,
+                    *arranged, tiles.bounds, number_of_block, *given_at, slots, origin,
+                )  # fmt: skip
+                given, given_at = stored, (slots + 1, -origin)
+            kernels.input_projection(shape, columns)(
+                grid, given, layer.of_input, layer.bias, kept[number].gates, *arranged, tiles.order, tiles.bounds,
+                number_of_block, 1, *given_at, slots, -origin,
             )  # fmt: skip
             top = number == len(plan.layers) - 1
             own = (*kept[number], layer.of_hidden, layer.recall_bias)
             if shape.resident:
                 answers = (tiles.answered, tiles.fired, features, *plan.rule)
-                kernels.forward(shape, save, top, each)(
+                kernels.forward(shape, columns, save, top, each)(
                     (-(-rows // each), 1, 1), *own, tiles.order, tiles.ends, *answers, tiles.bounds, number_of_block,
                     number_of_tiles, origin, slots,
                 )  # fmt: skip
             else:
                 first, last = number_of_block * block, min((number_of_block + 1) * block, steps)
                 place, copies = (first, last, origin, slots), not whole and last < steps
-                _forward_steps(plan, own, recent[number], tiles, features if top else None, *place, copies, save)
+                found = features if top else None
+                _forward_steps(plan, own, recent[number], tiles, found, *place, copies, columns, save)
     if keep == "answer":
         row = _multiples(rows, 1, inputs.device).clone()  # the caller may write to it
         features = features if shape.units == shape.true_units else features[:, : shape.true_units]
-        return KeptFeatures(features, row, tiles.answered, tiles.answered, tiles.fired), given, tiles, kept
+        return KeptFeatures(features, row, tiles.answered, tiles.answered, tiles.fired), tiles, kept
     count = _multiples(steps, 1, inputs.device)
     was_read = count < tiles.answered[:, None]
     if capturing(inputs.device):
         features = kept[-1].hidden[:, 1:, : shape.true_units].where(was_read[..., None], 0.0).float().flatten(0, 1)
         row = _multiples(rows, 1, inputs.device)[:, None].expand(-1, steps).flatten()
         step = (count + 1).expand(rows, -1).flatten()
-        return KeptFeatures(features, row, step, tiles.answered, tiles.fired, was_read.flatten()), given, tiles, kept
+        return KeptFeatures(features, row, step, tiles.answered, tiles.fired, was_read.flatten()), tiles, kept
     row, step = was_read.nonzero(as_tuple=True)
     features = kept[-1].hidden[row, step + 1, : shape.true_units].float()
-    return KeptFeatures(features, row, step + 1, tiles.answered, tiles.fired), given, tiles, kept
+    return KeptFeatures(features, row, step + 1, tiles.answered, tiles.fired), tiles, kept
 
 
 def _forward_steps(
     plan: _Plan, layer: Sequence[Tensor], recent: Tensor, tiles: _Tiles, features: Tensor | None, first: int, last: int,
-    origin: int, slots: int, copies: bool, save: bool,
+    origin: int, slots: int, copies: bool, inputs: int, save: bool,
 ) -> None:  # fmt: skip
     """Steps first … last of a layer, a launch for each. The top layer, which has features, also evaluates the rule."""
     shape, positions, asked = plan.shape, len(tiles.order), first
-    forward_step, grid = kernels.forward_step(shape, positions, save)
+    forward_step, grid = kernels.forward_step(shape, inputs, save, positions)
     for step in range(first, last):
         is_last = int(copies and step + 1 == last)
         forward_step(grid, *layer, recent, tiles.order, tiles.ends, positions, step, origin, slots, is_last)
         if features is not None and (step + 1 - asked == kernels.RULE_STEPS or step + 1 == last):
-            kernels.answer(shape)(
+            kernels.answer(shape, inputs)(
                 (positions // TILE_ROWS, 1, 1), layer[1], *tiles[:4], features, *plan.rule, asked, step + 1, origin,
                 slots,
             )  # fmt: skip
@@ -266,10 +265,10 @@ class _Fused(torch.autograd.Function):
     def forward(ctx, inputs, network, lengths, rule, keep, expected_steps, *weights):  # type: ignore[override]
         inputs = _aligned(inputs)
         plan = _Plan(network, weights, inputs, rule)
-        found, given, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
+        found, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
         ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
         ctx.is_sorted = _sorts(inputs.shape[0], inputs.shape[1], expected_steps)
-        ctx.save_for_backward(given, *tiles, *(part for layer in kept for part in layer))
+        ctx.save_for_backward(inputs, *tiles, *(part for layer in kept for part in layer))
         ctx.mark_non_differentiable(*(part for part in found[1:] if part is not None))
         return tuple(found)
 
@@ -290,13 +289,14 @@ class _Fused(torch.autograd.Function):
             gradient = F.pad(gradient, (0, more))
         arriving = _aligned(gradient)
         below = arriving.new_empty(rows, steps, shape.units) if count > 1 else None
-        into_inputs = arriving.new_zeros(rows, steps, plan.widths[0][0]) if ctx.needs_input_grad[0] else None
+        into_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
         gradients: list[Tensor] = []
         packed = arriving.new_empty(rows * steps, 4 * shape.units * shape.parts, dtype=shape.packed_type)
+        line_of = tiles.ends.new_empty(rows * steps)
         for number in reversed(range(count)):
             layer = plan.layers[number]
             own = kept[number].gates, kept[number].memory
-            above = arriving, base, packed, after
+            above = arriving, base, packed, line_of, after
             if shape.resident:
                 kernels.backward(shape, at_end, each)(
                     (-(-rows // each), 1, 1), *own, layer.of_hidden, *above, tiles.order, tiles.ends, steps,
@@ -307,13 +307,15 @@ class _Fused(torch.autograd.Function):
             into = below if number else into_inputs
             if into is not None:
                 width = into.shape[2]
-                kernels.input_gradient(shape, width, plan.widths[number][1])(
+                kernels.input_gradient(shape, width, plan.inputs[number][1])(
                     kernels.matmul_grid(into.device, width, steps, number_of_tiles), packed, layer.of_input,
                     layer.bias, into, tiles.order, tiles.ends, after, tiles.bounds, 0, blocks, 0, 0, steps, 0,
                 )  # fmt: skip
-            given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
-            read, true_inputs = (tiles.answered, after), plan.widths[number][0]
-            gradients = [*_of_weights(shape, packed, kept[number].hidden, given, read, true_inputs), *gradients]
+            right = kept[number].hidden
+            if not shape.stores_inputs:
+                given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
+                right = _gathered(shape, right, given, tiles.answered, after)
+            gradients = [*_of_weights(shape, *plan.inputs[number], packed, right, line_of, after), *gradients]
             at_end, arriving, base = False, below, _multiples(rows, steps, inputs.device)
         return (into_inputs, None, None, None, None, None, *gradients)
 
@@ -338,29 +340,29 @@ def _backward_steps(
             hidden_backward(grid, into_gates, weight, scale, into_hidden, *read, positions, step)
 
 
+def _gathered(shape: Shape, hidden: Tensor, given: tuple[Tensor, int, int], read: Tensor, after: Tensor) -> Tensor:
+    """What the weights were multiplied with, packed."""
+    (below, *below_at), (rows, slots) = given, hidden.shape[:2]
+    width = kernels.width(shape, below.shape[2]) * shape.parts
+    packed = below.new_empty(rows * (slots - 1), width, dtype=shape.packed_type)
+    kernels.gather(shape, below.shape[2])(
+        kernels.copy_grid(packed.device, rows, slots - 1, kernels.GATHER_STEPS), below, hidden, packed, read, after,
+        *below_at, slots - 1,
+    )  # fmt: skip
+    return packed
+
+
 def _of_weights(
-    shape: Shape, packed: Tensor, hidden: Tensor, given: tuple[Tensor, int, int], read: tuple[Tensor, ...], columns: int
+    shape: Shape, true_inputs: int, inputs: int, packed: Tensor, right: Tensor, line_of: Tensor, after: Tensor
 ) -> list[Tensor]:
-    """Gradients of a layer's weights and biases: a matrix multiplication over all steps that were read, for as many
-    rows at once as MAX_GATHERED_BYTES allow."""
-    (below, *below_at), (rows, steps) = given, (len(hidden), hidden.shape[1] - 1)
-    inputs = below.shape[2]
-    width = kernels.width(shape, inputs) * shape.parts
-    together = max(1, min(rows, MAX_GATHERED_BYTES // (steps * width * packed.itemsize)))
-    multiplied = packed.new_empty(together * steps, width)
+    """Gradients of a layer's weights and biases: a matrix multiplication over all steps that were read."""
     matmul, grid = kernels.packed_matmul(shape, inputs)
     shares = packed.new_empty(grid[2], 4 * shape.units, kernels.width(shape, inputs), dtype=torch.float32)
-    for first in range(0, rows, together):
-        last = min(first + together, rows)
-        kernels.gather(shape, inputs, below.dtype)(
-            kernels.copy_grid(packed.device, last - first, steps, kernels.GATHER_STEPS), below, hidden, multiplied,
-            *read, first, *below_at, steps,
-        )  # fmt: skip
-        matmul(grid, packed, multiplied, shares, *read, first, last)
+    matmul(grid, packed, right, shares, line_of, after, len(after))
     lines = shape.gates * shape.true_units
-    found = [packed.new_empty(size, dtype=torch.float32) for size in ((lines, columns), (lines, shape.true_units))]
-    found += [packed.new_empty(lines, dtype=torch.float32) for _ in range(2)]
-    kernels.sum_shares(shape, columns, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), shares, *found)
+    found = [shares.new_empty(lines, columns) for columns in (true_inputs, shape.true_units)]
+    found += [shares.new_empty(lines) for _ in range(2)]
+    kernels.sum_shares(shape, true_inputs, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), shares, *found)
     return found
 
 

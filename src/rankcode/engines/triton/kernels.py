@@ -17,7 +17,7 @@ RULE_STEPS = 8  # steps after which a program evaluates the rule
 MATMUL_STEPS, MATMUL_COLUMNS = 128 // TILE_ROWS, 256  # of the result that one program computes
 WEIGHT_LINES = 2  # lines of a weight that one program converts, or whose gradient it sums
 GATHER_STEPS = 16  # steps of a row that one program gathers
-CONVERT_STEPS = 8  # steps of a row that one program converts
+STORED_STEPS = 8  # steps of a row whose inputs one program stores
 GATE_ROWS = 4  # rows whose gates one program takes through a step of the backward pass
 ARRANGE_POSITIONS = 256  # positions of rows in tiles that one program computes
 
@@ -71,6 +71,11 @@ class Shape(NamedTuple):
         return 2 if self.type == torch.float32 and self.precision == "tf32" else 1
 
     @property
+    def stores_inputs(self) -> bool:
+        """Whether the inputs are stored beside the hidden state, in the type of matrix multiplications."""
+        return self.type != torch.float32
+
+    @property
     def scaled(self) -> bool:
         """Whether gradients are scaled, because the recurrent weights are of a type with a small range."""
         return self.recurrent_type == torch.float16
@@ -100,13 +105,23 @@ def rounded(units: int) -> int:
     return max(16, _power(units)) if units <= 128 else -(-units // 64) * 64
 
 
+def aligned(columns: int) -> int:
+    """Rounded up to a width that is fast to multiply."""
+    return -(-columns // 8) * 8
+
+
 def width(shape: Shape, inputs: int) -> int:
-    """Of what `gather` puts side by side, rounded up to a width that is fast to multiply."""
-    return -(-(shape.units + inputs + 1) // 8) * 8
+    """Of what the weights are multiplied with: the hidden state, the inputs and a 1."""
+    return aligned(shape.units + inputs + 1)
+
+
+def state_width(shape: Shape, inputs: int) -> int:
+    """Of the lines in which hidden states are stored."""
+    return width(shape, inputs) if shape.stores_inputs else shape.units
 
 
 @kept
-def arrange(device: torch.device) -> Kernel:
+def arrange(device: torch.device, expected: torch.dtype) -> Kernel:
     return Kernel(matmul.arrange, POSITIONS=ARRANGE_POSITIONS, TILE=TILE_ROWS, ROUNDED=MATMUL_STEPS)
 
 
@@ -123,36 +138,36 @@ def sum_shares(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
 
 
 @kept
-def convert_inputs(shape: Shape, true_inputs: int, inputs: int) -> Kernel:
+def store_inputs(shape: Shape, true_inputs: int, inputs: int, given_width: int) -> Kernel:
     return Kernel(
-        matmul.convert_inputs, GIVEN_WIDTH=true_inputs, RESULT_WIDTH=inputs, TILE=TILE_ROWS, STEPS=CONVERT_STEPS,
-        COLUMNS=512,
+        matmul.store_inputs, TRUE_INPUTS=true_inputs, GIVEN_WIDTH=given_width, INPUTS=inputs, UNITS=shape.units,
+        WIDTH=width(shape, inputs), TILE=TILE_ROWS, STEPS=STORED_STEPS, COLUMNS=512,
     )  # fmt: skip
 
 
 @kept
-def input_projection(shape: Shape, depth: int, given: torch.dtype) -> Kernel:
-    """`given` is the type of what is multiplied: that of the inputs may differ from that of a layer's features."""
+def input_projection(shape: Shape, inputs: int) -> Kernel:
+    column, given_width = (shape.units, width(shape, inputs)) if shape.stores_inputs else (0, inputs)
     return Kernel(
-        matmul.matmul, DEPTH=depth, WIDTH=shape.gates * shape.units, GIVEN_WIDTH=depth, WEIGHT_WIDTH=depth,
-        RESULT_WIDTH=4 * shape.units, TRANSPOSED=True, BIAS=True, PARTS=0, **_matmul(shape),
+        matmul.matmul, DEPTH=inputs, WIDTH=shape.gates * shape.units, GIVEN_COLUMN=column, GIVEN_WIDTH=given_width,
+        WEIGHT_WIDTH=inputs, RESULT_WIDTH=4 * shape.units, TRANSPOSED=True, BIAS=True, PARTS=0, **_matmul(shape),
     )  # fmt: skip
 
 
 @kept
 def input_gradient(shape: Shape, columns: int, inputs: int) -> Kernel:
     return Kernel(
-        matmul.matmul, DEPTH=shape.gates * shape.units, WIDTH=columns, GIVEN_WIDTH=4 * shape.units,
+        matmul.matmul, DEPTH=shape.gates * shape.units, WIDTH=columns, GIVEN_COLUMN=0, GIVEN_WIDTH=4 * shape.units,
         WEIGHT_WIDTH=inputs, RESULT_WIDTH=columns, TRANSPOSED=False, BIAS=False, PARTS=shape.parts, **_matmul(shape),
     )  # fmt: skip
 
 
 @kept
-def forward(shape: Shape, save: bool, top: bool, rows: int) -> Kernel:
+def forward(shape: Shape, inputs: int, save: bool, top: bool, rows: int) -> Kernel:
     many = shape.type == torch.float32 and rows >= MIN_DOT_ROWS  # numbers to load in every step
     return Kernel(
         recurrence.forward, GROUP=TILE_ROWS, SAVE=save, TOP=top, RULE=shape.rule and top, **_rows(rows), **_rule(shape),
-        **_cell(shape), num_warps=16 if many else 8, num_stages=2,
+        **_cell(shape), WIDTH=state_width(shape, inputs), num_warps=16 if many else 8, num_stages=2,
     )  # fmt: skip
 
 
@@ -190,15 +205,17 @@ BACKWARD_PARTS = (
 
 
 @kept
-def forward_step(shape: Shape, rows: int, save: bool) -> StepKernel:
-    return _step_kernel(large_recurrence.forward_step, shape, rows, FORWARD_PARTS, SAVE=save, **_cell(shape))
+def forward_step(shape: Shape, inputs: int, save: bool, rows: int) -> StepKernel:
+    constants = {"WIDTH": state_width(shape, inputs), "SAVE": save} | _cell(shape)
+    return _step_kernel(large_recurrence.forward_step, shape, rows, FORWARD_PARTS, **constants)
 
 
 @kept
-def answer(shape: Shape) -> Kernel:
+def answer(shape: Shape, inputs: int) -> Kernel:
     return Kernel(
-        large_recurrence.answer, UNITS=shape.units, RULE=shape.rule, PRECISION=shape.precision, TILE=TILE_ROWS,
-        CHUNK=math.gcd(64, shape.units), STORED=math.gcd(256, shape.units), **_rule(shape),
+        large_recurrence.answer, UNITS=shape.units, WIDTH=state_width(shape, inputs), RULE=shape.rule,
+        PRECISION=shape.precision, TILE=TILE_ROWS, CHUNK=math.gcd(64, shape.units), STORED=math.gcd(256, shape.units),
+        **_rule(shape),
     )  # fmt: skip
 
 
@@ -219,7 +236,7 @@ def hidden_backward(shape: Shape, rows: int) -> StepKernel:
 
 
 @kept
-def gather(shape: Shape, inputs: int, given: torch.dtype) -> Kernel:
+def gather(shape: Shape, inputs: int) -> Kernel:
     return Kernel(
         matmul.gather, GIVEN_WIDTH=inputs, UNITS=shape.units, WIDTH=width(shape, inputs), PARTS=shape.parts,
         STEPS=GATHER_STEPS, COLUMNS=256, num_warps=8,
@@ -254,9 +271,9 @@ def packed_matmul(shape: Shape, inputs: int) -> PackedMatmul:
     grid = 4 * shape.units // lines, -(-width(shape, inputs) // columns)
     shares = max(1, _processors(shape.device) // (grid[0] * grid[1]))
     kernel = Kernel(
-        matmul.packed_matmul, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PARTS=shape.parts,
-        PRECISION=shape.precision, SHARES=shares, LINES=lines, COLUMNS=columns, CHUNK=32,
-        num_warps=8 if lines > 128 else 4, num_stages=2 if exact else 4,
+        matmul.packed_matmul, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PACKED=not shape.stores_inputs,
+        PARTS=shape.parts, PRECISION=shape.precision, SHARES=shares, LINES=lines, COLUMNS=columns, CHUNK=32,
+        num_warps=8 if lines > 128 else 4, num_stages=8 if shape.stores_inputs else 2 if exact else 4,
     )  # fmt: skip
     return PackedMatmul(kernel, (*grid, shares))
 

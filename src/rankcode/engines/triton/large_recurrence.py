@@ -15,8 +15,8 @@ from rankcode.engines.triton.recurrence import first_spike, gated, gated_backwar
 @triton.jit(do_not_specialize=["positions", "step", "origin", "slots", "is_last"])
 def forward_step(
     gates, hidden, memory, weight, recall_bias, recent, order, ends, positions, step, origin, slots, is_last,
-    UNITS: tl.constexpr, GRU: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
-    TILE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    UNITS: tl.constexpr, WIDTH: tl.constexpr, GRU: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
+    FAST: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Step `step`, counted from 0. If it is the last of its block, the memory after it is copied to slot 0, where the
     next block begins. `recent` [2, positions, units] holds the hidden state before and after the step, in the type of
@@ -30,8 +30,9 @@ def forward_step(
     type = hidden.dtype.element_ty
     row = tl.load(order + position, mask=position < positions, other=0).to(tl.int64)
     live = (step < end)[:, None]
-    start = (row * (slots + 1) * UNITS)[:, None]
-    before = start + (step - origin) * UNITS
+    start = (row * (slots + 1))[:, None]
+    hidden_at = hidden + (start + step - origin) * WIDTH + unit[None, :]
+    memory_at = memory + (start + step - origin) * UNITS + unit[None, :]
     # What the input gives to the gates is loaded while the state is multiplied.
     at = gates + ((row * slots + step - origin) * (4 * UNITS))[:, None] + unit[None, :]
     a, b = tl.load(at, mask=live, other=0.0), tl.load(at + UNITS, mask=live, other=0.0)
@@ -43,10 +44,10 @@ def forward_step(
     g, i = tl.zeros((TILE, COLUMNS), tl.float32), tl.zeros((TILE, COLUMNS), tl.float32)
     m = tl.zeros((TILE, COLUMNS), tl.float32)
     if step == 0:
-        tl.store(hidden + before + unit[None, :], m.to(type), mask=live)
-        tl.store(memory + before + unit[None, :], m, mask=live)
+        tl.store(hidden_at, m.to(type), mask=live)
+        tl.store(memory_at, m, mask=live)
     else:
-        m = tl.load(memory + before + unit[None, :], mask=live, other=0.0)
+        m = tl.load(memory_at, mask=live, other=0.0)
         recent_at = recent + (((step % 2) * positions + position) * UNITS)[:, None]
         for chunk in range(0, UNITS, CHUNK):
             k = chunk + tl.arange(0, CHUNK)
@@ -70,22 +71,22 @@ def forward_step(
         tl.store(at + UNITS, f.to(type), mask=live)
         tl.store(at + 2 * UNITS, g.to(type), mask=live)
         tl.store(at + 3 * UNITS, i.to(type), mask=live)
-    after = before + UNITS + unit[None, :]
-    tl.store(memory + after, m, mask=live)
-    tl.store(hidden + after, new.to(type), mask=live)
+    tl.store(memory_at + UNITS, m, mask=live)
+    tl.store(hidden_at + WIDTH, new.to(type), mask=live)
     to = recent + ((((step + 1) % 2) * positions + position) * UNITS)[:, None] + unit[None, :]
     tl.store(to, new.to(recent.dtype.element_ty), mask=live)
     if is_last > 0:
-        tl.store(memory + start + unit[None, :], m, mask=live)
+        tl.store(memory + start * UNITS + unit[None, :], m, mask=live)
 
 
 @triton.jit(do_not_specialize=["begin", "stop", "origin", "slots"])
 def answer(
     hidden, order, ends, answered, fired, features, table, inner, inner_bias, outer, outer_bias, begin, stop, origin,
     slots,
-    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr,
-    SIGMOID: tl.constexpr, ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
-    PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr, STORED: tl.constexpr,
+    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, WIDTH: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr,
+    CLASSES: tl.constexpr, SIGMOID: tl.constexpr, ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr,
+    PADDED_CLASSES: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr,
+    CHUNK: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
     """Evaluate the rule at the steps begin … stop, and store the features of the rows that answer there."""
     tile = tl.program_id(0)
@@ -97,19 +98,19 @@ def answer(
     if RULE:
         spike = first_spike(
             hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-            UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, TILE, STEPS, CHUNK,
+            UNITS, TRUE_UNITS, WIDTH, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, TILE, STEPS, CHUNK,
             PADDED_INNER, PADDED_CLASSES,
         )  # fmt: skip
         tl.store(fired + row, spike <= end, mask=spike <= end)
         end = tl.minimum(end, spike)
         tl.store(ends + position, end)
-    store_answers(hidden, features, answered, row, end, begin, stop, origin, slots, UNITS, STORED)
+    store_answers(hidden, features, answered, row, end, begin, stop, origin, slots, UNITS, WIDTH, STORED)
 
 
 @triton.jit(do_not_specialize=["positions", "step", "slots", "arriving_step"])
 def gates_backward(
-    gates, memory, arriving, base, packed, row_after, into_hidden, carried, into_gates, scale, order, ends, positions,
-    step, slots, arriving_step,
+    gates, memory, arriving, base, packed, line_of, row_after, into_hidden, carried, into_gates, scale, order, ends,
+    positions, step, slots, arriving_step,
     UNITS: tl.constexpr, GRU: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr, PARTS: tl.constexpr,
     FAST: tl.constexpr, PADDED_UNITS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -143,7 +144,9 @@ def gates_backward(
     before, after = tl.load(memory, mask=read, other=0.0), tl.load(memory + UNITS, mask=read, other=0.0)
     e, f, g, i, keep, flow = gated_backward(a, b, c, d, before, after, flow, keep, GRU, FAST)
     tl.store(carried + at, flow if GRU else keep, mask=read)
-    packed += ((tl.load(row_after + row, mask=end > 0, other=0) - end + step) * (4 * UNITS * PARTS))[:, None] + units
+    packed_step = tl.load(row_after + row, mask=end > 0, other=0) - end + step
+    tl.store(line_of + packed_step, (row * (slots + 1) + step).to(tl.int32), mask=step < end)
+    packed += (packed_step * (4 * UNITS * PARTS))[:, None] + units
     store_parts(packed, e, read, 4 * UNITS, PARTS)
     store_parts(packed + UNITS, f, read, 4 * UNITS, PARTS)
     store_parts(packed + 2 * UNITS, g, read, 4 * UNITS, PARTS)

@@ -6,9 +6,12 @@ have ended. Arrays of steps are [rows, slots, columns], with one slot for each s
 before a row's end are loaded: anything may follow it, NaN too. Steps are processed in blocks: `bounds` [blocks + 1,
 tiles] are the steps at which those of a tile begin.
 
-The operands of the gradients of the weights are *packed*: the steps that were read, row after row without gaps;
-`row_after` is where each row ends. If matrix multiplications run in tf32, a number is packed as the sum of two bfloat16
-numbers (`PARTS` = 2): three multiplications of those are as fast as one in tf32, and more exact.
+The gradients of the weights are a product over all steps that were read. The gradients of the gates are *packed* for
+it, row after row without gaps; `row_after` is where each row ends. They are multiplied with lines of the hidden state
+before the step, the layer's input and, for the bias, a 1, side by side. In bfloat16 the forward pass stores such lines,
+and `line_of` [packed steps] is the line of each step; otherwise they are packed, too. If matrix multiplications run in
+tf32, a number is packed as the sum of two bfloat16 numbers (`PARTS` = 2): three multiplications of those are as fast as
+one in tf32, and more exact.
 """
 
 from __future__ import annotations
@@ -42,13 +45,14 @@ def load_parts(at, mask, apart, PARTS: tl.constexpr):
 @triton.jit(do_not_specialize=["block", "blocks", "given_slots", "given_first", "result_slots", "result_first"])
 def matmul(
     given, weight, bias, result, order, ends, row_after, bounds, block, blocks, given_slots, given_first, result_slots,
-    result_first, DEPTH: tl.constexpr, WIDTH: tl.constexpr, GIVEN_WIDTH: tl.constexpr, WEIGHT_WIDTH: tl.constexpr,
-    RESULT_WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr,
-    PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    result_first, DEPTH: tl.constexpr, WIDTH: tl.constexpr, GIVEN_COLUMN: tl.constexpr, GIVEN_WIDTH: tl.constexpr,
+    WEIGHT_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """result[…, :WIDTH] = given[…, :DEPTH] · weight + bias for the steps that are read in so many blocks, from
-    `block` on. `weight` is [DEPTH, WIDTH], or if TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the
-    slot of step 0. If PARTS > 0, `given` is packed."""
+    """result[…, :WIDTH] = given · weight + bias for the steps that are read in so many blocks, from `block` on. DEPTH
+    columns of `given` are multiplied, from GIVEN_COLUMN on; if PARTS > 0, it is packed. `weight` is [DEPTH, WIDTH], or
+    if TRANSPOSED [WIDTH, DEPTH], in lines of WEIGHT_WIDTH. `…_first` is the slot of step 0."""
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = tl.arange(0, TILE * STEPS)
     bounds += block * tl.num_programs(2) + tl.program_id(2)
@@ -64,7 +68,7 @@ def matmul(
         if PARTS > 0:
             at = (tl.load(row_after + row, mask=live, other=0) - end + step) * (GIVEN_WIDTH * PARTS)
         else:
-            at = (row * given_slots + given_first + step) * GIVEN_WIDTH
+            at = (row * given_slots + given_first + step) * GIVEN_WIDTH + GIVEN_COLUMN
         total = tl.zeros((TILE * STEPS, COLUMNS), tl.float32)
         for chunk in range(0, DEPTH, CHUNK):
             k = chunk + tl.arange(0, CHUNK)
@@ -112,13 +116,14 @@ def arrange(
         next += block
 
 
-@triton.jit(do_not_specialize=["block", "given_slots", "result_slots", "result_first"])
-def convert_inputs(
-    given, result, order, ends, bounds, block, given_slots, result_slots, result_first,
-    GIVEN_WIDTH: tl.constexpr, RESULT_WIDTH: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+@triton.jit(do_not_specialize=["block", "given_slots", "given_first", "slots", "origin"])
+def store_inputs(
+    given, stored, order, ends, bounds, block, given_slots, given_first, slots, origin,
+    TRUE_INPUTS: tl.constexpr, GIVEN_WIDTH: tl.constexpr, INPUTS: tl.constexpr, UNITS: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Convert the steps of a block that are read to another type, padded with zeros to the width of the result."""
+    """Store the inputs of the steps of a block that are read behind the hidden state, padded with zeros to INPUTS
+    columns, and a 1 behind them. `given_first` is the slot of step 0 in `given`."""
     position = tl.program_id(0)
     tiles = tl.num_programs(0) // TILE
     bounds += block * tiles + position // TILE
@@ -126,29 +131,28 @@ def convert_inputs(
     row = tl.load(order + position).to(tl.int64)
     for begin in range(first + tl.program_id(1) * STEPS, last, tl.num_programs(1) * STEPS):
         step = (begin + tl.arange(0, STEPS))[:, None]
-        for column in range(0, RESULT_WIDTH, COLUMNS):
+        at = given + (row * given_slots + given_first + step) * GIVEN_WIDTH
+        to = stored + (row * (slots + 1) + step - origin) * WIDTH + UNITS
+        for column in range(0, WIDTH - UNITS, COLUMNS):
             n = (column + tl.arange(0, COLUMNS))[None, :]
-            at = (row * given_slots + step) * GIVEN_WIDTH + n
-            x = tl.load(given + at, mask=(step < last) & (n < GIVEN_WIDTH), other=0.0)
-            to = (row * result_slots + result_first + step) * RESULT_WIDTH + n
-            tl.store(result + to, x.to(result.dtype.element_ty), mask=(step < last) & (n < RESULT_WIDTH))
+            x = tl.load(at + n, mask=(step < last) & (n < TRUE_INPUTS), other=0.0).to(tl.float32)
+            x = tl.where(n == INPUTS, 1.0, x)
+            tl.store(to + n, x.to(stored.dtype.element_ty), mask=(step < last) & (n < WIDTH - UNITS))
 
 
-@triton.jit(do_not_specialize=["first", "given_slots", "given_first", "steps"])
+@triton.jit(do_not_specialize=["given_slots", "given_first", "steps"])
 def gather(
-    given, hidden, packed, read, row_after, first, given_slots, given_first, steps,
+    given, hidden, packed, read, row_after, given_slots, given_first, steps,
     GIVEN_WIDTH: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Pack what the weights were multiplied with, for the rows from `first` on: the hidden state, the layer's input,
-    and a 1 for the bias, side by side."""
-    row = first + tl.program_id(0).to(tl.int64)
+    """Pack what the weights were multiplied with."""
+    row = tl.program_id(0).to(tl.int64)
     end, after = tl.load(read + row), tl.load(row_after + row)
-    first_step = after - end - tl.load(row_after + first) + tl.load(read + first)  # of those that this launch packs
     for begin in range(tl.program_id(1) * STEPS, end, tl.num_programs(1) * STEPS):
         step = begin + tl.arange(0, STEPS)
-        live = (step < end)[:, None]
-        to = packed + (first_step + step)[:, None] * (WIDTH * PARTS)
+        line, live = after - end + step, (step < end)[:, None]
+        to = packed + line[:, None] * (WIDTH * PARTS)
         hidden_at = hidden + (row * (steps + 1) + step)[:, None] * UNITS
         given_at = given + (row * given_slots + given_first + step)[:, None] * GIVEN_WIDTH
         for column in range(0, UNITS, COLUMNS):
@@ -162,31 +166,29 @@ def gather(
             store_parts(to + UNITS + n, x, live & (n < WIDTH - UNITS), WIDTH, PARTS)
 
 
-@triton.jit(do_not_specialize=["first", "last"])
+@triton.jit(do_not_specialize=["rows"])
 def packed_matmul(
-    left, right, result, read, row_after, first, last,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr, SHARES: tl.constexpr,
-    LINES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    left, right, result, line_of, row_after, rows,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, PACKED: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    SHARES: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """leftᵀ · right over all packed steps of the rows first … last, in SHARES that are summed later: result is
-    [SHARES, LEFT, RIGHT], and is added to unless `first` is 0. `left` is packed for all rows, `right` for these."""
-    begin, end = tl.load(row_after + first) - tl.load(read + first), tl.load(row_after + last - 1)
-    number = (end - begin).to(tl.int32)
+    """leftᵀ · right over all packed steps, in SHARES that are summed later: result is [SHARES, LEFT, RIGHT]. `left` is
+    packed; so is `right`, if PACKED, otherwise `line_of` are its lines."""
+    number = tl.load(row_after + rows - 1).to(tl.int32)
     share = tl.program_id(2)
     each = tl.cdiv(tl.cdiv(number, CHUNK), SHARES) * CHUNK
     stop = tl.minimum((share + 1) * each, number)
-    k = tl.arange(0, CHUNK)[:, None]
     m, n = tl.program_id(0) * LINES + tl.arange(0, LINES), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = (n < RIGHT)[None, :]
-    right -= begin * (RIGHT * PARTS)
-    to = result + share * (LEFT * RIGHT) + m[:, None] * RIGHT + n[None, :]
     total = tl.zeros((LINES, COLUMNS), tl.float32)
-    if first > 0:
-        total = tl.load(to, mask=known, other=0.0)
     for chunk in range(share * each, stop, CHUNK):
-        there = chunk + k < stop
-        a_at = left + (begin + chunk) * (LEFT * PARTS) + k * (LEFT * PARTS) + m[None, :]
-        b_at = right + (begin + chunk) * (RIGHT * PARTS) + k * (RIGHT * PARTS) + n[None, :]
+        step = chunk + tl.arange(0, CHUNK)
+        there = (step < stop)[:, None]
+        line = step
+        if not PACKED:
+            line = tl.load(line_of + step, mask=step < stop, other=0)
+        a_at = left + step.to(tl.int64)[:, None] * (LEFT * PARTS) + m[None, :]
+        b_at = right + line.to(tl.int64)[:, None] * (RIGHT * PARTS) + n[None, :]
         a, b = tl.load(a_at, mask=there, other=0.0), tl.load(b_at, mask=there & known, other=0.0)
         total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
         if PARTS == 2:
@@ -194,4 +196,5 @@ def packed_matmul(
             rest_b = tl.load(b_at + RIGHT, mask=there & known, other=0.0)
             total = tl.dot(tl.trans(rest_a), b, total, input_precision=PRECISION)
             total = tl.dot(tl.trans(a), rest_b, total, input_precision=PRECISION)
+    to = result + share * (LEFT * RIGHT) + m[:, None] * RIGHT + n[None, :]
     tl.store(to, total, mask=known)

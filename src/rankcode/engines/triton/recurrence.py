@@ -3,9 +3,9 @@ through a block of steps, with the weights in registers and shared memory all th
 
 What is saved of a step: `gates`, four arrays of units side by side (LSTM: enter, forget, candidate, leave; GRU: reset,
 update, candidate, and what the hidden state gives to the candidate), `hidden`, the state in the precision of the matrix
-multiplications, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden state). Arrays are laid out as in
-`matmul`, gates with `slots` slots for each row and states with one more: step s reads the states in slot s and writes
-those in s + 1, both less `origin`. The backward pass packs the gradients of the gates: see `matmul`.
+multiplications, in lines of WIDTH, and `memory`, the state in float32 (LSTM: the cell; GRU: the hidden state). Arrays
+are laid out as in `matmul`, gates with `slots` slots for each row and states with one more: step s reads the states in
+slot s and writes those in s + 1, both less `origin`. The backward pass packs the gradients of the gates: see `matmul`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def gated_backward(a, b, c, d, before, after, into_hidden, into_memory, GRU: tl.
 @triton.jit
 def first_spike(
     hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
-    CHUNK: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
+    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr,
+    SIGMOID: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    STEPS: tl.constexpr, CHUNK: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
 ):  # fmt: skip
     """The step in begin … stop at which each row of a tile first fires, [TILE]; NEVER if it does not. INNER is the
     width of the readout's hidden layer, 0 without one; PADDED_INNER and PADDED_CLASSES are INNER and CLASSES, rounded
@@ -92,7 +92,7 @@ def first_spike(
         first_bias = tl.load(inner_bias + d, mask=of_inner, other=0.0)[None, :]
     read = (step < end) & (step < stop)
     type = hidden.dtype.element_ty
-    at = (row * (slots + 1) + step + 1 - origin) * UNITS
+    at = (row * (slots + 1) + step + 1 - origin) * WIDTH
     total = tl.zeros((TILE * STEPS, PADDED_INNER if INNER > 0 else PADDED_CLASSES), tl.float32)
     for chunk in range(0, UNITS, CHUNK):
         k = chunk + tl.arange(0, CHUNK)
@@ -122,12 +122,12 @@ def first_spike(
 @triton.jit
 def store_answers(
     hidden, features, answered, row, end, first, last, origin, slots,
-    UNITS: tl.constexpr, CHUNK: tl.constexpr,
+    UNITS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Store the hidden state, at their end, of the rows that end within the block."""
     leaves = (end > first) & (end <= last)
     tl.store(answered + row, end.to(tl.int64), mask=leaves)
-    at, to = (row * (slots + 1) + end - origin) * UNITS, row * UNITS
+    at, to = (row * (slots + 1) + end - origin) * WIDTH, row * UNITS
     for chunk in range(0, UNITS, CHUNK):
         k = chunk + tl.arange(0, CHUNK)
         h = tl.load(hidden + at[:, None] + k[None, :], mask=leaves[:, None], other=0.0)
@@ -138,7 +138,7 @@ def store_answers(
 def forward(
     gates, hidden, memory, weight, recall_bias, order, ends, answered, fired, features,
     table, inner, inner_bias, outer, outer_bias, bounds, block, tiles, origin, slots,
-    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, GRU: tl.constexpr, SAVE: tl.constexpr,
+    UNITS: tl.constexpr, TRUE_UNITS: tl.constexpr, WIDTH: tl.constexpr, GRU: tl.constexpr, SAVE: tl.constexpr,
     TOP: tl.constexpr, RULE: tl.constexpr, INNER: tl.constexpr, CLASSES: tl.constexpr, SIGMOID: tl.constexpr,
     ACTIVATION: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr, PRECISION: tl.constexpr,
     FAST: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr,
@@ -161,19 +161,20 @@ def forward(
     row = tl.load(order + position, mask=there, other=0).to(tl.int64)
     valid = (end > 0)[:, None]  # there is a row at the position
     gates_at = ((row * slots + first - origin) * (4 * UNITS))[:, None]
-    states_at = ((row * (slots + 1) + first - origin) * UNITS)[:, None]
+    slot = (row * (slots + 1) + first - origin)[:, None]
+    hidden_at, memory_at = slot * WIDTH + units[None, :], slot * UNITS + units[None, :]
     if first == 0:
         zero = tl.zeros((TILE, UNITS), tl.float32)
-        tl.store(hidden + states_at + units[None, :], zero.to(type), mask=valid)
-        tl.store(memory + states_at + units[None, :], zero, mask=valid)
+        tl.store(hidden + hidden_at, zero.to(type), mask=valid)
+        tl.store(memory + memory_at, zero, mask=valid)
         tl.debug_barrier()
     w_at = weight + units[None, :] * UNITS + tl.arange(0, UNITS)[:, None]
     w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
     w3 = w2
     if not GRU:
         w3 = tl.load(w_at + 3 * square)
-    h = tl.load(hidden + states_at + units[None, :], mask=valid, other=0.0)
-    m = tl.load(memory + states_at + units[None, :], mask=valid, other=0.0)
+    h = tl.load(hidden + hidden_at, mask=valid, other=0.0)
+    m = tl.load(memory + memory_at, mask=valid, other=0.0)
     at = gates + gates_at + units[None, :]
     a, b = tl.load(at, mask=valid, other=0.0), tl.load(at + UNITS, mask=valid, other=0.0)
     c, d = tl.load(at + 2 * UNITS, mask=valid, other=0.0), tl.zeros((TILE, UNITS), type)
@@ -208,15 +209,14 @@ def forward(
                 tl.store(at + UNITS, f.to(type), mask=valid)
                 tl.store(at + 2 * UNITS, g.to(type), mask=valid)
                 tl.store(at + 3 * UNITS, i.to(type), mask=valid)
-            to = states_at + (since + 1) * UNITS + units[None, :]
-            tl.store(memory + to, m, mask=valid)
-            tl.store(hidden + to, h, mask=valid)
+            tl.store(memory + memory_at + (since + 1) * UNITS, m, mask=valid)
+            tl.store(hidden + hidden_at + (since + 1) * WIDTH, h, mask=valid)
             a, b, c, d = next_a, next_b, next_c, next_d
         if RULE:
             tl.debug_barrier()
             spike = first_spike(
                 hidden, order, ends, table, inner, inner_bias, outer, outer_bias, origin, slots, begin, stop, tile,
-                UNITS, TRUE_UNITS, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, ROWS, STEPS, UNITS,
+                UNITS, TRUE_UNITS, WIDTH, INNER, CLASSES, SIGMOID, ACTIVATION, PRECISION, TILE, ROWS, STEPS, UNITS,
                 PADDED_INNER, PADDED_CLASSES,
             )  # fmt: skip
             tl.store(fired + row, spike <= end, mask=spike <= end)
@@ -227,23 +227,23 @@ def forward(
         begin = stop
     tl.debug_barrier()
     if TOP:
-        store_answers(hidden, features, answered, row, end, first, last, origin, slots, UNITS, UNITS)
+        store_answers(hidden, features, answered, row, end, first, last, origin, slots, UNITS, WIDTH, UNITS)
     if not SAVE:
         if limit == last:
-            start = ((row * (slots + 1)) * UNITS)[:, None] + units[None, :]
-            tl.store(hidden + start, h, mask=valid)
-            tl.store(memory + start, m, mask=valid)
+            start = (row * (slots + 1))[:, None]
+            tl.store(hidden + start * WIDTH + units[None, :], h, mask=valid)
+            tl.store(memory + start * UNITS + units[None, :], m, mask=valid)
 
 
 @triton.jit(do_not_specialize=["slots", "arriving_step"])
 def backward(
-    gates, memory, weight, arriving, base, packed, row_after, order, ends, slots, arriving_step,
+    gates, memory, weight, arriving, base, packed, line_of, row_after, order, ends, slots, arriving_step,
     UNITS: tl.constexpr, GRU: tl.constexpr, SCALED: tl.constexpr, AT_END: tl.constexpr, PARTS: tl.constexpr,
     PRECISION: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """From the last answer of a tile back to its first step. The gradient of the features after step s is
     `arriving[base[row] + s · arriving_step]`, or if AT_END `arriving[base[row]]` at the row's end only. The gradients
-    of the inputs of the gates are written to `packed`."""
+    of the inputs of the gates are written to `packed`, and the lines of `hidden` that step s reads to `line_of`."""
     tile = tl.program_id(0)
     position, there = tile * ROWS + tl.arange(0, TILE), tl.arange(0, TILE) < ROWS
     end = tl.load(ends + position, mask=there, other=0)
@@ -257,7 +257,8 @@ def backward(
     gates_at = (row * slots * (4 * UNITS))[:, None]
     states_at = (row * (slots + 1) * UNITS)[:, None]
     wide: tl.constexpr = 4 * UNITS * PARTS
-    packed_at = ((tl.load(row_after + row, mask=end > 0, other=0) - end) * wide)[:, None]
+    begin = tl.load(row_after + row, mask=end > 0, other=0) - end
+    packed_at, first_line = (begin * wide)[:, None], row * (slots + 1)
     w_at = weight + tl.arange(0, UNITS)[:, None] * UNITS + units[None, :]
     w0, w1, w2 = tl.load(w_at), tl.load(w_at + square), tl.load(w_at + 2 * square)
     w3 = w2
@@ -292,6 +293,7 @@ def backward(
         e, f = tl.where(read, e, 0.0).to(type), tl.where(read, f, 0.0).to(type)
         g, i = tl.where(read, g, 0.0).to(type), tl.where(read, i, 0.0).to(type)
         keep, flow = tl.where(read, keep, 0.0), tl.where(read, flow, 0.0)
+        tl.store(line_of + begin + step, (first_line + step).to(tl.int32), mask=step < end)
         store_parts(to, e, read, 4 * UNITS, PARTS)
         store_parts(to + UNITS, f, read, 4 * UNITS, PARTS)
         store_parts(to + 2 * UNITS, g, read, 4 * UNITS, PARTS)
