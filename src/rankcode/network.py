@@ -91,7 +91,10 @@ class Network(nn.Module):
         """Logits [rows, classes]; one sigmoid output z gives (0, z)."""
         if self.checkpoints is not None and step is None:
             raise ValueError("the readout of this network changes from step to step: give the step, 1…T")
-        logits = self.readout(features) if self.checkpoints is None else self.readout(features, step)
+        return self.as_logits(self.readout(features) if self.checkpoints is None else self.readout(features, step))
+
+    def as_logits(self, logits: Tensor) -> Tensor:
+        """The logits, from what the readout returns."""
         if logits.dim() != 2 or logits.shape[1] != self.outputs:
             raise ValueError(f"the readout returns shape {list(logits.shape)}, not [rows, {self.outputs}]")
         if self.activation == "sigmoid":

@@ -17,6 +17,7 @@ from triton.runtime import driver
 import rankcode as rc
 from rankcode import cells
 from rankcode.engines.triton import blocks, kernels
+from rankcode.engines.triton.logits import logits_of
 
 PROCESSORS = 132
 
@@ -47,7 +48,7 @@ def main(cell: str, units: int, layers: int, rows: int, precision: str) -> None:
     lengths = torch.full((rows,), 81)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
         found = blocks.read(network, torch.empty(rows, 81, 420), lengths, rc.Threshold(0.9), "answer", lengths // 2)
-    found.features.sum().backward()
+    logits_of(network, found.features).sum().backward()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ pytest.importorskip("triton.language", reason="needs Triton")
 
 from rankcode.engines.triton import MIN_SHARED_MEMORY
 
-COMMON = {"convert", "arrange", "matmul", "packed_matmul", "sum_shares"}
+COMMON = {"convert", "arrange", "matmul", "packed_matmul", "sum_shares", "readout_forward", "readout_backward"}
 ON_THE_CHIP = COMMON | {"forward", "backward"}
 STEP_BY_STEP = COMMON | {"forward_step", "answer", "gates_backward", "hidden_backward"}
 NETWORKS = {

@@ -9,7 +9,6 @@ never waits for the GPU.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -78,13 +77,12 @@ def slower(network: Network, inputs: Tensor) -> str | None:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
+    from rankcode.engines.triton.logits import logits_of  # needs Triton
+
     with torch.cuda.device_of(inputs):  # kernels are launched on the current GPU
         found = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
-    features, row, step, answered, fired, read = found
-    # A readout of one or two small layers is faster, and more exact, without mixed precision.
-    small = readout_of(network) is not None
-    with torch.autocast(inputs.device.type, enabled=False) if small else nullcontext():
-        logits = network.logits(features)
+        logits = logits_of(network, found.features)
+    _, row, step, answered, fired, read = found
     if keep == "answer":
         return Run(decide_rows(network, rule, logits, answered, fired), logits, row, answered, lengths, keep)
     # Entries are in the order of rows.

@@ -16,7 +16,7 @@ from rankcode.cells import GRU, LSTM
 from rankcode.device_constants import cached, capturing
 from rankcode.engines.run import Keep, planted_steps, readout_of, table_of
 from rankcode.engines.triton import kernels
-from rankcode.engines.triton.kernels import TILE_ROWS, Shape
+from rankcode.engines.triton.kernels import TILE_ROWS, Shape, as_argument
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -45,7 +45,7 @@ def read(
     weights = [part for number in range(network.cell.num_layers) for part in network.cell.weights(number)]
     if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights)):
         return KeptFeatures(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *weights))  # type: ignore[misc]
-    inputs = _aligned(inputs)
+    inputs = as_argument(inputs)
     return _forward(_Plan(network, weights, inputs, rule), inputs, lengths, rule, keep, expected_steps, save=False)[0]
 
 
@@ -90,14 +90,14 @@ class _Plan:
             device=inputs.device,
         )
         # The number of inputs of each layer, and the number that is multiplied.
-        columns = kernels.aligned(cell.input_size) if self.shape.stores_inputs else cell.input_size
+        columns = kernels.rounded_width(cell.input_size) if self.shape.stores_inputs else cell.input_size
         self.inputs = [(cell.input_size, columns)] + [(cell.hidden_size, self.shape.units)] * (cell.num_layers - 1)
         self.layers = [self._layer(weights[4 * number :][:4], number) for number in range(cell.num_layers)]
         self.rule = (inputs,) * 5  # any pointers: they are not read without a rule
         if last is not None:
-            readout = (_aligned(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
+            readout = (as_argument(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
             table = table_of(rule, inputs.shape[1], network.num_classes, torch.float32, inputs.device)
-            self.rule = (_aligned(table), *readout)
+            self.rule = (as_argument(table), *readout)
 
     def _layer(self, weights: Sequence[Tensor], number: int) -> _Layer:
         shape = self.shape
@@ -112,15 +112,9 @@ class _Plan:
             new(torch.float32, lines),
             new(torch.float32, shape.units),
         )
-        own = map(_aligned, weights)
+        own = map(as_argument, weights)
         kernels.convert(shape, true_inputs, inputs)((-(-lines // kernels.WEIGHT_LINES), 1, 1), *own, *layer)
         return layer
-
-
-def _aligned(part: Tensor) -> Tensor:
-    """Contiguous and at a multiple of 16 bytes, as `Kernel` needs it."""
-    part = part.detach().contiguous()
-    return part if part.data_ptr() % 16 == 0 else part.clone()
 
 
 class _Kept(NamedTuple):
@@ -160,13 +154,12 @@ def _tiles(
     expected = ends  # not read
     if expected_steps is not None and _sorts(rows, steps, expected_steps):
         small = torch.uint8 if steps < 2**8 else torch.int32  # a quarter of the time to sort
-        expected, rows_sorted = expected_steps.to(device).clamp(0, steps).to(small).sort(descending=True)
-        order = torch.empty_like(order)
-        order[:rows] = rows_sorted
+        expected, rows_sorted = expected_steps.to(device, small).sort(descending=True)
+        order = F.pad(rows_sorted, (0, len(order) - rows)) if rows < len(order) else rows_sorted
     blocks = OWN_BLOCKS if own_blocks else -(-steps // block)
     bounds = ends.new_empty(blocks + 1, number)
     planted = planted_steps(rule, lengths)
-    planted = lengths if planted is None else _aligned(planted)
+    planted = lengths if planted is None else as_argument(planted)
     grid = (-(-len(order) // kernels.ARRANGE_POSITIONS), 1, 1)
     kernels.arrange(device, expected.dtype)(
         grid, lengths, planted, order, expected, ends, fired, bounds, rows, len(order), steps, block, blocks,
@@ -184,7 +177,7 @@ def _forward(
     block = steps if rows * steps <= MAX_SINGLE_BLOCK and shape.resident else min(BLOCK_STEPS, steps)
     slots = steps if whole else block
     own_blocks = whole and shape.resident and _sorts(rows, steps, expected_steps)
-    tiles = _tiles(_aligned(lengths), steps, rule, expected_steps, block, own_blocks)
+    tiles = _tiles(as_argument(lengths), steps, rule, expected_steps, block, own_blocks)
     blocks, number_of_tiles = len(tiles.bounds) - 1, tiles.bounds.shape[1]
     each = kernels.rows_of_program(inputs.device, rows, own_blocks)
     kept = []
@@ -263,7 +256,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, inputs, network, lengths, rule, keep, expected_steps, *weights):  # type: ignore[override]
-        inputs = _aligned(inputs)
+        inputs = as_argument(inputs)
         plan = _Plan(network, weights, inputs, rule)
         found, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
         ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
@@ -287,7 +280,7 @@ class _Fused(torch.autograd.Function):
             base = _multiples(rows, steps, after.device) if ctx.all_steps else after - tiles.answered
         if more := shape.units - shape.true_units:
             gradient = F.pad(gradient, (0, more))
-        arriving = _aligned(gradient)
+        arriving = as_argument(gradient)
         below = arriving.new_empty(rows, steps, shape.units) if count > 1 else None
         into_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
         gradients: list[Tensor] = []
@@ -315,7 +308,7 @@ class _Fused(torch.autograd.Function):
             if not shape.stores_inputs:
                 given = (kept[number - 1].hidden, steps + 1, 1) if number else (inputs, steps, 0)
                 right = _gathered(shape, right, given, tiles.answered, after)
-            gradients = [*_of_weights(shape, *plan.inputs[number], packed, right, line_of, after), *gradients]
+            gradients = [*_of_weights(shape, plan.inputs[number], packed, right, line_of, after), *gradients]
             at_end, arriving, base = False, below, _multiples(rows, steps, inputs.device)
         return (into_inputs, None, None, None, None, None, *gradients)
 
@@ -353,9 +346,10 @@ def _gathered(shape: Shape, hidden: Tensor, given: tuple[Tensor, int, int], read
 
 
 def _of_weights(
-    shape: Shape, true_inputs: int, inputs: int, packed: Tensor, right: Tensor, line_of: Tensor, after: Tensor
+    shape: Shape, sizes: tuple[int, int], packed: Tensor, right: Tensor, line_of: Tensor, after: Tensor
 ) -> list[Tensor]:
     """Gradients of a layer's weights and biases: a matrix multiplication over all steps that were read."""
+    true_inputs, inputs = sizes
     matmul, grid = kernels.packed_matmul(shape, inputs)
     shares = packed.new_empty(grid[2], 4 * shape.units, kernels.width(shape, inputs), dtype=torch.float32)
     matmul(grid, packed, right, shares, line_of, after, len(after))

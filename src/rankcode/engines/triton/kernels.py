@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from rankcode.engines.triton import large_recurrence, matmul, recurrence, weights
+from rankcode.engines.triton import large_recurrence, matmul, readout, recurrence, weights
 
 TILE_ROWS = 16  # rows that are arranged side by side, and that one program takes through the steps at most
 MIN_DOT_ROWS = 8  # of a matrix multiplication: with fewer rows it takes as long
@@ -19,6 +20,7 @@ WEIGHT_LINES = 2  # lines of a weight that one program converts, or whose gradie
 GATHER_STEPS = 16  # steps of a row that one program gathers
 STORED_STEPS = 8  # steps of a row whose inputs one program stores
 GATE_ROWS = 4  # rows whose gates one program takes through a step of the backward pass
+READOUT_ENTRIES = 32  # whose outputs, and gradients of the readout, one program computes at once
 ARRANGE_POSITIONS = 256  # positions of rows in tiles that one program computes
 
 
@@ -38,6 +40,12 @@ class Kernel:
             self.compiled = self.function[grid](*arguments, **self.constants, **self.settings)
         else:
             self.compiled[grid](*arguments, *self.tail)
+
+
+def as_argument(part: Tensor) -> Tensor:
+    """Contiguous and at a multiple of 16 bytes."""
+    part = part.detach().contiguous()
+    return part if part.data_ptr() % 16 == 0 else part.clone()
 
 
 class Shape(NamedTuple):
@@ -105,14 +113,14 @@ def rounded(units: int) -> int:
     return max(16, _power(units)) if units <= 128 else -(-units // 64) * 64
 
 
-def aligned(columns: int) -> int:
+def rounded_width(columns: int) -> int:
     """Rounded up to a width that is fast to multiply."""
     return -(-columns // 8) * 8
 
 
 def width(shape: Shape, inputs: int) -> int:
     """Of what the weights are multiplied with: the hidden state, the inputs and a 1."""
-    return aligned(shape.units + inputs + 1)
+    return rounded_width(shape.units + inputs + 1)
 
 
 def state_width(shape: Shape, inputs: int) -> int:
@@ -243,6 +251,30 @@ def gather(shape: Shape, inputs: int) -> Kernel:
     )  # fmt: skip
 
 
+class Readout(NamedTuple):
+    """What the kernels of a readout are compiled for."""
+
+    units: int
+    inner: int  # width of the hidden layer, 0 without one
+    classes: int
+    activation: str  # of the hidden layer
+
+
+@kept
+def readout_forward(sizes: Readout, device: torch.device) -> Kernel:
+    return Kernel(readout.readout_forward, **_readout(sizes))
+
+
+@kept
+def readout_backward(sizes: Readout, device: torch.device) -> Kernel:
+    return Kernel(readout.readout_backward, **_readout(sizes))
+
+
+def readout_programs(device: torch.device, entries: int) -> int:
+    """Of the backward pass."""
+    return max(1, min(-(-entries // READOUT_ENTRIES), _processors(device)))
+
+
 def matmul_grid(device: torch.device, columns: int, steps: int, tiles: int) -> tuple[int, int, int]:
     parts = -(-columns // MATMUL_COLUMNS)
     return parts, _programs(device, -(-steps // MATMUL_STEPS), parts * tiles, waves=8), tiles
@@ -269,7 +301,10 @@ def packed_matmul(shape: Shape, inputs: int) -> PackedMatmul:
     exact = shape.packed_type == torch.float32
     lines, columns = (min(64, 4 * shape.units), 64) if exact else (min(256, 4 * shape.units), 128)
     grid = 4 * shape.units // lines, -(-width(shape, inputs) // columns)
-    shares = max(1, _processors(shape.device) // (grid[0] * grid[1]))
+    tiles, processors = grid[0] * grid[1], _processors(shape.device)
+    shares = processors // tiles
+    if shares < 2:  # how many times each processor must run a program, in units of a share
+        shares = min(range(1, 4), key=lambda number: -(-tiles * number // processors) / number)
     kernel = Kernel(
         matmul.packed_matmul, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PACKED=not shape.stores_inputs,
         PARTS=shape.parts, PRECISION=shape.precision, SHARES=shares, LINES=lines, COLUMNS=columns, CHUNK=32,
@@ -309,6 +344,14 @@ def _rule(shape: Shape) -> dict[str, Any]:
         "TRUE_UNITS": shape.true_units, "INNER": shape.inner, "CLASSES": shape.classes, "SIGMOID": shape.sigmoid,
         "ACTIVATION": shape.activation, "PADDED_INNER": max(16, _power(shape.inner)),
         "PADDED_CLASSES": max(16, _power(shape.classes)), "STEPS": RULE_STEPS,
+    }  # fmt: skip
+
+
+def _readout(sizes: Readout) -> dict[str, Any]:
+    return {
+        "UNITS": sizes.units, "INNER": sizes.inner, "CLASSES": sizes.classes, "ACTIVATION": sizes.activation,
+        "ROWS": READOUT_ENTRIES, "CHUNK": 64, "PADDED_INNER": max(16, _power(sizes.inner)),
+        "PADDED_CLASSES": max(16, _power(sizes.classes)),
     }  # fmt: skip
 
 

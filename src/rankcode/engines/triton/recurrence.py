@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from rankcode.engines.triton.matmul import store_parts
+from rankcode.engines.triton.readout import logits_of
 
 NEVER = tl.constexpr(2**30)
 
@@ -71,48 +72,24 @@ def first_spike(
     STEPS: tl.constexpr, CHUNK: tl.constexpr, PADDED_INNER: tl.constexpr, PADDED_CLASSES: tl.constexpr,
 ):  # fmt: skip
     """The step in begin … stop at which each row of a tile first fires, [TILE]; NEVER if it does not. INNER is the
-    width of the readout's hidden layer, 0 without one; PADDED_INNER and PADDED_CLASSES are INNER and CLASSES, rounded
-    up. One SIGMOID output z stands for the logits (0, z)."""
+    width of the readout's hidden layer: see `readout`. One SIGMOID output z stands for the logits (0, z)."""
     inside = tl.arange(0, TILE * STEPS)
     position, there = tile * ROWS + inside % TILE, inside % TILE < ROWS
     step = begin + inside // TILE
-    # All that does not depend on the hidden state is loaded first, at the same time.
     end = tl.load(ends + position, mask=there, other=0)
     row = tl.load(order + position, mask=there, other=0).to(tl.int64)
-    number, d = tl.arange(0, PADDED_CLASSES), tl.arange(0, PADDED_INNER)
+    number = tl.arange(0, PADDED_CLASSES)
     line = number - 1 if SIGMOID else number  # of the last layer's weights
-    known, counts = (line >= 0) & (number < CLASSES), (number < CLASSES)[None, :]
+    counts = (number < CLASSES)[None, :]
     asked = (there & (step < stop))[:, None] & counts
     thresholds = tl.load(table + step[:, None] * CLASSES + number[None, :], mask=asked, other=float("inf"))
-    last_bias = tl.load(outer_bias + line, mask=known, other=0.0)[None, :]
-    if INNER > 0:
-        of_inner = d < INNER
-        last_at = outer + line[None, :] * INNER + d[:, None]
-        last = tl.load(last_at, mask=of_inner[:, None] & known[None, :], other=0.0)
-        first_bias = tl.load(inner_bias + d, mask=of_inner, other=0.0)[None, :]
     read = (step < end) & (step < stop)
-    type = hidden.dtype.element_ty
     at = (row * (slots + 1) + step + 1 - origin) * WIDTH
-    total = tl.zeros((TILE * STEPS, PADDED_INNER if INNER > 0 else PADDED_CLASSES), tl.float32)
-    for chunk in range(0, UNITS, CHUNK):
-        k = chunk + tl.arange(0, CHUNK)
-        true = (k < TRUE_UNITS)[:, None]
-        if INNER > 0:
-            w = tl.load(inner + d[None, :] * TRUE_UNITS + k[:, None], mask=true & of_inner[None, :], other=0.0)
-        else:
-            w = tl.load(outer + line[None, :] * TRUE_UNITS + k[:, None], mask=true & known[None, :], other=0.0)
-        h = tl.load(hidden + at[:, None] + k[None, :], mask=read[:, None], other=0.0)
-        total = tl.dot(h, w.to(type), total, input_precision=PRECISION)
-    if INNER > 0:
-        total += first_bias
-        if ACTIVATION == "relu":
-            total = tl.maximum(total, 0.0)
-        elif ACTIVATION == "tanh":
-            total = _tanh(total, False)
-        elif ACTIVATION == "sigmoid":
-            total = tl.sigmoid(total)
-        total = tl.dot(total.to(type), last.to(type), input_precision=PRECISION)
-    total = tl.where(counts, total + last_bias, float("-inf"))
+    total, _ = logits_of(
+        hidden, at, read, inner, inner_bias, outer, outer_bias, line, (line >= 0) & (number < CLASSES),
+        UNITS, TRUE_UNITS, INNER, ACTIVATION, PRECISION, CHUNK, PADDED_INNER, PADDED_CLASSES,
+    )  # fmt: skip
+    total = tl.where(counts, total, float("-inf"))
     likely = tl.exp(total - tl.max(total, 1)[:, None])
     likely = likely / tl.sum(likely, 1)[:, None]
     fires = read & (tl.max((likely >= thresholds).to(tl.int32), 1) > 0)
