@@ -91,7 +91,7 @@ def test_wrong_arguments(model, tmp_path, monkeypatch, arguments, message, statu
 def test_models_that_cannot_be_read(model, tmp_path):
     content = model.read_bytes()
     for name, changed, message in (
-        ("short", content[:-9], "is damaged"),
+        ("short", content[:-9], "is no model file, or a damaged one"),
         ("version", content.replace(b'format\\": 1', b'format\\": 9'), "has format 9"),
     ):
         (tmp_path / name).write_bytes(changed)

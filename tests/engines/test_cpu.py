@@ -70,7 +70,7 @@ def bytes_saved(network, inputs, rule, keep="answer"):
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
 def test_what_is_saved_follows_the_steps_read(keep):
-    network, inputs = rc.Network(rc.cells.LSTM(4, 8), 3), torch.randn(64, 40, 4)
+    network, inputs = rc.Network(rc.cells.LSTM(4, 32), 3), torch.randn(256, 40, 4)
     everything, early = (bytes_saved(network, inputs, rc.FireAt(steps), keep) for steps in (40, 10))
     assert early / everything == pytest.approx(10 / 40, rel=0.1)
 
