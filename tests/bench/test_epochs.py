@@ -35,6 +35,23 @@ def test_both_trainings_are_measured_epoch_by_epoch(cell, task):
     assert len(lengths) == 1 and all(0 < each.mean_steps <= max(lengths) for each in found["rank-coded"])
 
 
+def test_a_data_loader_has_the_same_rows(monkeypatch):
+    task, sources = ToneSweeps(rows=48), []
+
+    def noted(network, data, objective, training):
+        sources.append(data)
+        return rc.fit(network, data, objective, training)
+
+    monkeypatch.setattr(epochs_module, "fit", noted)
+    found = measure_epochs(Shape(batch_size=24, hidden_size=4), task, 2, "cpu", progress=False, workers=0)
+    assert [len(run) for run in found.values()] == [2, 2, 2]
+    loader = sources[2].train
+    assert len(loader) == -(-task.train.size // 24)
+    for got, expected in zip(loader.dataset.tensors, next(task.train.scan(48, "cpu")), strict=True):
+        assert torch.equal(got, expected)
+    assert epochs_table({24: found}).splitlines()[0].endswith("DataLoader ÷ arrays")
+
+
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_conventional_training_runs_with_the_layer_of_pytorch(cell, monkeypatch):
     networks = []

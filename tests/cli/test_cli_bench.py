@@ -81,6 +81,8 @@ def test_listening_is_measured(trained, capsys):
         (["--batch-sizes", "0"], "at least 1"),
         (["--lengths", "100", "0"], "--lengths"),
         (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--loader-workers", "2"], "--loader-workers must be at least 0, and needs --epochs"),
+        (["--epochs", "1", "--loader-workers", "-1"], "--loader-workers must be at least 0, and needs --epochs"),
         (["--grid", "0"], "--grid must be at least 1"),
         (["--busy", "-1"], "--busy must be from 0 to"),
         (["--busy", "1000000"], "--busy must be from 0 to"),

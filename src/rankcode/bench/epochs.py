@@ -6,19 +6,22 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from rankcode.bench.cases import CONVENTIONAL, CellName, Shape
 from rankcode.cells import GRU, LSTM
 from rankcode.experiments.tone_sweeps import ToneSweeps
-from rankcode.objectives import AtEnd, AtSpike
+from rankcode.objectives import AtEnd, AtSpike, Objective
 from rankcode.tasks import SpeechCommands, TemporalDigits, TemporalMNIST
 from rankcode.training import Training, fit
 
 RANK_CODED = "rank-coded"
+LOADED = "rank-coded, from a DataLoader"
 
 
 class _InPyTorch:
@@ -51,9 +54,12 @@ def epochs_task(cell: CellName, data: str | None, batch_size: int) -> Any:
     return ToneSweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
 
 
-def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: bool = True) -> dict[str, list[Epoch]]:
+def measure_epochs(
+    shape: Shape, task: Any, epochs: int, device: str, progress: bool = True, workers: int | None = None
+) -> dict[str, list[Epoch]]:
     """Train with rank coding on the fastest engine, and conventionally with PyTorch's own layer, or a loop over the
-    steps for cells that PyTorch has no layer for. β is that of the fast regime.
+    steps for cells that PyTorch has no layer for. β is that of the fast regime. With `workers`, also train with rank
+    coding from a DataLoader of the same rows that has so many.
 
     The time of a conventional epoch does not change through training, so a quarter of the epochs measures it.
     """
@@ -64,17 +70,36 @@ def measure_epochs(shape: Shape, task: Any, epochs: int, device: str, progress: 
     few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
     found, beta = {}, 0.1 if shape.cell == "conv-lstm" else 0.2
     shape = replace(shape, input_size=math.prod(task.input_shape), num_classes=task.num_classes)
-    for name, objective, training in ((RANK_CODED, AtSpike(0.95, beta), settings), (CONVENTIONAL, AtEnd(), few)):
+    runs: list[tuple[str, Any, Objective, Training]] = [
+        (RANK_CODED, task, AtSpike(0.95, beta), settings),
+        (CONVENTIONAL, task, AtEnd(), few),
+    ]
+    if workers is not None:
+        data = SimpleNamespace(train=_loader(task.train, shape.batch_size, workers, device), validation=task.validation)
+        runs.append((LOADED, data, AtSpike(0.95, beta), settings))
+    for name, data, objective, training in runs:
         torch.manual_seed(0)
         network = shape.network()
         if name == CONVENTIONAL and shape.cell in ("lstm", "gru"):
             network.cell = (_LSTM if shape.cell == "lstm" else _GRU)(shape.input_size, shape.hidden_size)
-        records = fit(network, task, objective, training).records
+        records = fit(network, data, objective, training).records
         found[name] = [
             Epoch(each["training_seconds"], each["training"]["mean_steps"], each["validation"]["accuracy"])
             for each in records
         ]
     return found
+
+
+def _loader(source: Any, batch_size: int, workers: int, device: str) -> DataLoader:
+    rows = next(source.scan(source.size, "cpu"))
+    return DataLoader(
+        TensorDataset(*(part for part in rows if part is not None)),
+        batch_size,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=device.startswith("cuda"),
+        persistent_workers=workers > 0,
+    )
 
 
 def compiled(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
@@ -89,11 +114,15 @@ def conventional_seconds(runs: Mapping[str, Sequence[Epoch]]) -> float:
 
 def epochs_table(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> str:
     """The measurements by batch size, as text."""
+    loaded = any(LOADED in runs for runs in found.values())
     lines = [f"{'batch size':<11} {'conventional':>14} {'rank-coded':>12} {'ratio':>6} {'steps read':>11}"]
+    lines[0] += "  DataLoader ÷ arrays" * loaded
     for batch_size, runs in found.items():
         usual, coded = conventional_seconds(runs), compiled(runs[RANK_CODED])
         mean = statistics.fmean(each.seconds for each in coded)
         length = max(each.mean_steps for each in runs[CONVENTIONAL])
         read = statistics.fmean(each.mean_steps for each in coded) / length
         lines.append(f"{batch_size:<11} {usual:12.3f} s {mean:10.3f} s {mean / usual:6.2f} {100 * read:9.0f} %")
+        if loaded:
+            lines[-1] += f"  {statistics.fmean(each.seconds for each in compiled(runs[LOADED])) / mean:19.2f}"
     return "\n".join(lines)

@@ -82,6 +82,9 @@ class Bench:
     """Folder with Speech Commands for --epochs and --listen, with MNIST for --epochs --cell conv-lstm, or with any
     sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated sounds for
     --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
+    loader_workers: int | None = None
+    """With --epochs, train with rank coding once more, from a DataLoader of the same rows with this many workers; 0 for
+    none but the main process."""
     streams: tuple[int, ...] = ()
     """Measure these numbers of simultaneous live sound streams in real time instead. Default: none."""
     serving: tuple[int, ...] = ()
@@ -113,6 +116,8 @@ class Bench:
         for option in ("epochs", "grid"):
             if (value := getattr(self, option)) is not None and value < 1:
                 raise ValueError(f"--{option} must be at least 1")
+        if self.loader_workers is not None and (self.epochs is None or self.loader_workers < 0):
+            raise ValueError("--loader-workers must be at least 0, and needs --epochs")
         if min((*self.streams, *self.serving, *self.per_connection), default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams, --serving, --per-connection and --seconds must be at least 1")
         cores = os.cpu_count() or 1
@@ -160,7 +165,10 @@ class Bench:
             return write({**content, "batch_size": shapes[0].batch_size, "lengths": rows}, plot.plot_lengths(at), table)
         if self.epochs is not None:
             task = epochs_task(self.cell, self.data, max(self.batch_sizes))
-            trained = {shape.batch_size: measure_epochs(shape, task, self.epochs, device) for shape in shapes}
+            trained = {
+                shape.batch_size: measure_epochs(shape, task, self.epochs, device, workers=self.loader_workers)
+                for shape in shapes
+            }
             epochs = {
                 size: {name: [asdict(each) for each in run] for name, run in runs.items()}
                 for size, runs in trained.items()
