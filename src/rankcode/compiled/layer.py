@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from ctypes import addressof, byref
+from ctypes import addressof, byref, c_void_p
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from rankcode.compiled.threads import in_threads, openmp
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
 AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows
 MIN_PARALLEL_SIZE = 1e7  # multiplications of all steps; fewer take a tenth of a millisecond
-FEW_VALUES, MAX_CHUNK_VALUES = 2**15, 2**19  # float32 values: 128 KB and 2 MB
+FEW_VALUES, MAX_CHUNK_VALUES = 2**17, 2**19  # float32 values: 512 KB and 2 MB
 MAX_CHUNKS_AT_ONCE = 64  # allocated in one go
 MAX_FREE_VALUES = 2**26  # 256 MB
 
@@ -85,14 +85,14 @@ class Layer:
         which those of steps that are not read are not set."""
         job, (rows, steps, _) = self.job, self.inputs.shape
         packed = _FREE.take(functions().packed_size(byref(job), self.saves))
-        job.packed = packed.ctypes.data
+        job.packed = address_of(packed)
         if self.saves:
             self.memory("last_entry", rows, dtype=torch.int64)
             job.width = (5 if job.gru else 6) * job.padded
         features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
         job.features = features.data_ptr()
         self.shares = [_Share(self, number) for number in range(job.stride)]
-        self.team = np.array([addressof(share.job) for share in self.shares])
+        self.team = (c_void_p * job.stride)(*(addressof(share.job) for share in self.shares))
         in_threads(functions().begin, self.team, self.size)
         while full := [share for share in self.shares if share.job.full]:
             for share in full:
@@ -128,7 +128,7 @@ class Layer:
             own.of_weight_ih, own.of_weight_hh, own.of_bias_ih, own.of_bias_hh = (
                 part.data_ptr() for part in of_weights
             )
-            own.sums, own.next, own.live = sums.ctypes.data, share.number, 0
+            own.sums, own.next, own.live = address_of(sums), share.number, 0
         in_threads(functions().go_back, self.team, self.size)
         for share in self.shares:
             if self.of_inputs is not None:
@@ -158,7 +158,7 @@ class _Share:
             few, most = (max(values // job.width, job.slots) for values in (FEW_VALUES, MAX_CHUNK_VALUES))
             job.shift = int(math.log2(2 * total if total <= few else min(most, max(total / 4, job.slots))))
             self.addresses = np.empty(-(-total >> job.shift), np.uintp)
-            job.chunks = self.addresses.ctypes.data
+            job.chunks = address_of(self.addresses)
             self.add_chunks()
 
     def add_chunks(self) -> None:
@@ -167,8 +167,8 @@ class _Share:
         for place in range(number, min(number + MAX_CHUNKS_AT_ONCE, len(self.addresses))):
             array = _FREE.take(job.width << job.shift)
             self.arrays.append(array)
-            self.addresses[place] = array.ctypes.data
             self.chunks.append(torch.from_numpy(array))
+            self.addresses[place] = self.chunks[-1].data_ptr()
             job.capacity += 1 << job.shift
 
     def unused(self, count: int) -> list[np.ndarray]:
@@ -202,6 +202,10 @@ def checked(part: Tensor, *shape: int) -> Tensor:
     if part.shape != shape or part.dtype is not torch.float32 or not part.is_cpu:
         raise ValueError(f"expected float32 of shape {list(shape)} on the CPU, not {part.dtype} {list(part.shape)}")
     return part.contiguous()
+
+
+def address_of(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]  # half the time of array.ctypes.data
 
 
 class _Free:

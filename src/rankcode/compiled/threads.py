@@ -10,7 +10,6 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 import torch
 
 MIN_PAUSE, MAX_PAUSE = 8, 512  # calls in which one thread works alone
@@ -40,15 +39,15 @@ class _Oversubscription:
 _OVERSUBSCRIPTION = _Oversubscription()
 
 
-def in_threads(function: Any, team: np.ndarray, size: int) -> None:
+def in_threads(function: Any, team: ctypes.Array[c_void_p], size: int) -> None:
     """Call `begin`, `go_on` or `go_back`, of at most `size` multiplications, with the addresses of jobs: with a thread
     for each or, if threads have taken longer than all their work, one for all. The results are the same."""
     parallel = openmp() if len(team) > 1 else None
     if parallel is None or _OVERSUBSCRIPTION.is_expected(size):
-        function(team.ctypes.data, len(team), None)
+        function(team, len(team), None)
         return
     begin = perf_counter_ns()
-    spent = function(team.ctypes.data, len(team), parallel)
+    spent = function(team, len(team), parallel)
     _OVERSUBSCRIPTION.note(size, late=0 < spent < perf_counter_ns() - begin)
 
 
