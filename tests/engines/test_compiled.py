@@ -193,6 +193,29 @@ def test_rows_are_shared_between_threads(threads, keep, monkeypatch):
     assert jobs == [threads if layer.openmp() else 1] * 2
 
 
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("threads", [2, 8])
+@pytest.mark.parametrize(("cell", "rows"), [("LSTM", 1), ("GRU", 4), ("LSTM", 6)])
+@pytest.mark.skipif(not layer.openmp(), reason="needs OpenMP")
+def test_the_units_of_few_rows_are_shared_between_threads(cell, rows, threads, keep, monkeypatch):
+    """However many cores there are."""
+    network, x, lengths = problem(cell, units=150, rows=rows, steps=40)
+    rule = threshold_for(network, x, lengths)
+    expected = outcome(network, x, lengths, rule, keep, "compiled")
+    monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
+    before, jobs, call = torch.get_num_threads(), [], layer.in_threads
+    monkeypatch.setattr(layer, "in_threads", lambda _, team, size: jobs.append(len(team)) or call(_, team, size))
+    torch.set_num_threads(threads)
+    try:
+        for _ in range(20):
+            got = outcome(network, x, lengths, rule, keep, "compiled")
+            assert_same(expected, got, tolerance=1e-6)
+            assert keep == "read" or got[3].equal(expected[3])  # bit for bit
+    finally:
+        torch.set_num_threads(before)
+    assert set(jobs) == {min(threads, -(-150 // library.functions().most_lanes()) // 2)}
+
+
 def test_one_thread_alone_gives_what_several_give(monkeypatch):
     network, x, lengths = problem("LSTM", units=20, rows=50)
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)

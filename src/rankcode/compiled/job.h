@@ -44,7 +44,9 @@ typedef struct Job {
     float *of_first_hidden, *of_first_cell;
     /* The gradients of the weights, as PyTorch has them, and memory for their sums: see `sums_at`. */
     float *of_weight_ih, *of_weight_hh, *of_bias_ih, *of_bias_hh, *sums;
-    /* The jobs that are worked on at the same time, and which of them this is. */
+    /* The jobs that are worked on at the same time, and which of them this is. If the threads work `together`, the first job
+       has all rows, and their `crew`, set by C, shares its panels. */
     struct Job *const *team;
-    int64_t team_size, number;
+    int64_t team_size, number, together;
+    struct Crew *crew;
 } Job;

@@ -15,10 +15,12 @@ from rankcode.compiled.threads import in_threads, openmp
 
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
 AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows
-MIN_PARALLEL_SIZE = 1e7  # multiplications of all steps; fewer take a tenth of a millisecond
+MIN_PARALLEL_SIZE = 5e6  # multiplications; fewer take 0.05 milliseconds
+LAYING_OUT = 5  # a weight takes as long as so many multiplications
 FEW_VALUES, MAX_CHUNK_VALUES = 2**17, 2**19  # float32 values: 512 KB and 2 MB
 MAX_CHUNKS_AT_ONCE = 64  # allocated in one go
 MAX_FREE_VALUES = 2**26  # 256 MB
+MIN_SHARED_WEIGHTS = 2**16  # of the hidden state; reading fewer takes less time than waiting for another thread
 
 
 class Layer:
@@ -62,9 +64,14 @@ class Layer:
         for name, part in zip(("first_hidden", "first_cell"), state, strict=False):
             self.kept.append(checked(part, rows, units))
             setattr(job, name, self.kept[-1].data_ptr())
-        self.size = rows * steps * sum(part.numel() for part in self.kept[:2])
+        self.size = (rows * steps + LAYING_OUT) * sum(part.numel() for part in self.kept[:2])
         parallel = self.size >= MIN_PARALLEL_SIZE and openmp() is not None
-        job.stride = min(threads, -(-rows // 2)) if parallel else 1
+        # A step of few rows takes as long as reading the weights, so threads share these rather than the rows.
+        shared = min(threads, job.padded // job.lanes // 2)
+        few = shared > 1 and rows <= 3 * shared and self.kept[1].numel() >= MIN_SHARED_WEIGHTS
+        job.together = parallel and few
+        self.threads = 1 if not parallel else shared if few else min(threads, -(-rows // 2))
+        job.stride = 1 if job.together else self.threads
         job.slots = min(SLOTS, -(-rows // job.stride))
         self.shares: list[_Share] = []
         self.of_inputs: Tensor | None = None  # set it to have the gradients of the inputs that are read written there
@@ -91,8 +98,8 @@ class Layer:
             job.width = (5 if job.gru else 6) * job.padded
         features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
         job.features = features.data_ptr()
-        self.shares = [_Share(self, number) for number in range(job.stride)]
-        self.team = (c_void_p * job.stride)(*(addressof(share.job) for share in self.shares))
+        self.shares = [_Share(self, number) for number in range(self.threads)]
+        self.team = (c_void_p * self.threads)(*(addressof(share.job) for share in self.shares))
         in_threads(functions().begin, self.team, self.size)
         while full := [share for share in self.shares if share.job.full]:
             for share in full:
@@ -128,7 +135,7 @@ class Layer:
             own.of_weight_ih, own.of_weight_hh, own.of_bias_ih, own.of_bias_hh = (
                 part.data_ptr() for part in of_weights
             )
-            own.sums, own.next, own.live = address_of(sums), share.number, 0
+            own.sums, own.next, own.live = address_of(sums), share.first, 0
         in_threads(functions().go_back, self.team, self.size)
         for share in self.shares:
             if self.of_inputs is not None:
@@ -143,14 +150,15 @@ class _Share:
 
     def __init__(self, layer: Layer, number: int):
         self.job = job = layer.job.copy()
-        job.next = self.number = number
+        # If all rows are the first thread's, the others have none.
+        job.next = self.first = job.rows if job.together and number else number
         size = 3 * job.padded + job.padded_classes + job.padded_inner + job.ahead * layer.gates * job.padded
         self.work = torch.empty(job.slots * size)
         job.work = self.work.data_ptr()
         self.arrays: list[np.ndarray] = []
         self.chunks: list[Tensor] = []
         if layer.saves:
-            total = int(layer.ends[number :: job.stride].sum())
+            total = max(1, int(layer.ends[self.first :: job.stride].sum()))
             self.place, self.previous = torch.empty(2, total, dtype=torch.int64)
             job.place, job.previous = self.place.data_ptr(), self.previous.data_ptr()
             # A chunk has room for all steps if they are few, otherwise for an eighth to a quarter, or is as large as it

@@ -2,6 +2,7 @@
 
 Plain C with the vector types of GCC and Clang, called from Python with ctypes. */
 
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
@@ -197,6 +198,68 @@ static void set_gradients(const Job *job, int64_t first, int64_t last) {
         }
 }
 
+/* The threads that share the panels of one job: each takes another panel as long as there is one. A thread that has no core
+   takes none, so the others need not wait for it. */
+typedef struct Crew {
+    int64_t ticket __attribute__((aligned(64))); /* the number of times that there were panels << 32, and how many are left */
+    int64_t done __attribute__((aligned(64)));
+    void (*work)(void *data, int64_t panel) __attribute__((aligned(64)));
+    void *data;
+    int late; /* whether a thread that had taken a panel kept the others waiting for long */
+} Crew;
+
+enum { MAX_SPINS = 10000 };            /* some tenths of a millisecond */
+static const int64_t STOP = INT64_MIN; /* a ticket */
+
+static inline void spin(void) {
+#ifdef __x86_64__
+    _mm_pause();
+#endif
+}
+
+/* Take a panel, if there is one left: its number, or -1. */
+static inline int64_t take_panel(Crew *crew) {
+    int64_t ticket = __atomic_load_n(&crew->ticket, __ATOMIC_ACQUIRE);
+    while (ticket & 0xffffffff)
+        if (__atomic_compare_exchange_n(&crew->ticket, &ticket, ticket - 1, 1, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
+            return (ticket & 0xffffffff) - 1;
+    return -1;
+}
+
+static void help(Crew *crew) {
+    while (__atomic_load_n(&crew->ticket, __ATOMIC_RELAXED) != STOP) {
+        int64_t panel = take_panel(crew);
+        if (panel < 0) {
+            spin();
+            continue;
+        }
+        crew->work(crew->data, panel);
+        __atomic_fetch_add(&crew->done, 1, __ATOMIC_RELEASE);
+    }
+}
+
+/* Work on all panels, with the crew if there is one. */
+static void share(Crew *crew, void (*work)(void *data, int64_t panel), void *data, int64_t panels) {
+    if (crew == NULL) {
+        for (int64_t panel = 0; panel < panels; panel++) work(data, panel);
+        return;
+    }
+    crew->work = work;
+    crew->data = data;
+    crew->done = 0;
+    const int64_t times = __atomic_load_n(&crew->ticket, __ATOMIC_RELAXED) >> 32;
+    __atomic_store_n(&crew->ticket, ((times + 1) << 32) + panels, __ATOMIC_RELEASE);
+    int64_t own = 0;
+    for (int64_t panel; (panel = take_panel(crew)) >= 0; own++) work(data, panel);
+    for (int64_t spins = 0; own + __atomic_load_n(&crew->done, __ATOMIC_ACQUIRE) < panels; spins++) {
+        if (spins < MAX_SPINS) spin();
+        else {
+            crew->late = 1;
+            sched_yield();
+        }
+    }
+}
+
 #ifdef __x86_64__
 #define NAME(name) name##_avx512
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
@@ -255,6 +318,7 @@ typedef struct {
     Job *const *jobs;
     int64_t count, next;
     int64_t spent; /* nanoseconds, by all threads together while they had a core */
+    Crew *crew;    /* that shares the panels of the first job, or NULL */
 } Team;
 
 static int64_t time_of_thread(void) {
@@ -271,8 +335,11 @@ static void take_jobs(void *data) {
     unsigned int before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
 #endif
-    for (int64_t next; (next = __atomic_fetch_add(&team->next, 1, __ATOMIC_RELAXED)) < team->count;)
+    for (int64_t next; (next = __atomic_fetch_add(&team->next, 1, __ATOMIC_RELAXED)) < team->count;) {
         team->work(team->jobs[next]);
+        if (team->crew != NULL && next == 0) __atomic_store_n(&team->crew->ticket, STOP, __ATOMIC_RELEASE);
+    }
+    if (team->crew != NULL) help(team->crew);
 #ifdef __x86_64__
     _mm_setcsr(before);
 #endif
@@ -284,7 +351,10 @@ static void take_jobs(void *data) {
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 
 static int64_t run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Parallel parallel) {
-    Team team = {work, jobs, count, 0, 0};
+    Crew crew = {0};
+    Team team = {work, jobs, count, 0, 0, NULL};
+    if (jobs[0]->together && (work == read_rows || work == go_back_rows) && parallel != NULL) team.crew = &crew;
+    jobs[0]->crew = team.crew;
     for (int64_t number = 0; number < count; number++) {
         jobs[number]->team = jobs;
         jobs[number]->team_size = count;
@@ -292,10 +362,11 @@ static int64_t run_jobs(void (*work)(Job *), Job *const *jobs, int64_t count, Pa
     }
     if (count > 1 && parallel != NULL) parallel(take_jobs, &team, (unsigned)count, 0);
     else take_jobs(&team);
-    return team.spent;
+    return crew.late ? 1 : team.spent;
 }
 
-/* The functions that Python calls, in one thread if `parallel` is NULL, return the nanoseconds of work. */
+/* The functions that Python calls, in one thread if `parallel` is NULL, return the nanoseconds of work: 1 if a thread was
+   late. */
 
 /* Read the rows of all jobs until they have answered, or a job is `full` and has to `go_on` with more memory. */
 int64_t go_on(Job *const *jobs, int64_t count, Parallel parallel) { return run_jobs(read_rows, jobs, count, parallel); }

@@ -129,14 +129,31 @@ FUNCTION void NAME(panels)(float *const *out, const float *const *begin, const f
     }
 }
 
-/* out[row] += a[row] · weights, for all outputs. */
-FUNCTION void NAME(dense)(float *const *out, const float *const *a, const float *weights, int64_t size, int64_t outputs,
-                          int64_t rows) {
-    for (int64_t first = 0, vectors; first < outputs; first += vectors * LANES) {
-        vectors = panel_vectors((outputs - first) / LANES);
-        NAME(panels)(out, (const float *const *)out, a, weights, first, size, rows, vectors);
-        weights += size * vectors * LANES;
+/* out[row] += a[row] · weights */
+typedef struct {
+    float *const *out;
+    const float *const *a;
+    const float *weights;
+    int64_t size, outputs, rows;
+} NAME(Product);
+
+/* The outputs of a panel. */
+TARGET static void NAME(product)(void *data, int64_t number) {
+    const NAME(Product) *own = data;
+    int64_t first = 0, vectors = panel_vectors(own->outputs / LANES);
+    for (; number > 0; number--) {
+        first += vectors * LANES;
+        vectors = panel_vectors((own->outputs - first) / LANES);
     }
+    NAME(panels)(own->out, (const float *const *)own->out, own->a, own->weights + first * own->size, first, own->size,
+                 own->rows, vectors);
+}
+
+FUNCTION void NAME(dense)(Crew *crew, float *const *out, const float *const *a, const float *weights, int64_t size,
+                          int64_t outputs, int64_t rows) {
+    NAME(Product) all = {out, a, weights, size, outputs, rows};
+    const int64_t vectors = outputs / LANES;
+    share(crew, NAME(product), &all, vectors / 4 + vectors / 2 % 2 + vectors % 2);
 }
 
 /* Where a tile of rows reads and writes. */
@@ -193,48 +210,61 @@ INLINE void NAME(gru)(const Job *job, const NAME(Places) * at, int64_t first, co
     }
 }
 
-/* Advance all slots by one step. */
-FUNCTION void NAME(advance)(const Job *job, const NAME(Places) * at) {
-    const float *panel = job->packed + packed_offsets(job).hidden, *recall = job->packed + packed_offsets(job).recall;
-    for (int64_t unit = 0; unit < job->padded; unit += LANES) {
-        for (int64_t first = 0; first < job->live; first += TILE) {
-            int64_t count = job->live - first < TILE ? job->live - first : TILE;
-            if (job->gru) FOR_ROWS(count, NAME(gru)(job, at, first, panel, unit, recall, ROWS))
-            else FOR_ROWS(count, NAME(lstm)(job, at, first, panel, unit, ROWS))
-        }
-        panel += job->units * (job->gru ? 3 : 4) * LANES;
+/* Where all slots read and write in a step. */
+typedef struct {
+    const Job *job;
+    NAME(Places) at;
+    float *buffers;
+    int64_t waiting[MAX_SLOTS], count; /* the slots that have no projected inputs left */
+} NAME(Step);
+
+/* Advance all slots by one step: the units of a panel. */
+TARGET static void NAME(advance)(void *data, int64_t number) {
+    const NAME(Step) *step = data;
+    const Job *job = step->job;
+    const Offsets offsets = packed_offsets(job);
+    const float *panel = job->packed + offsets.hidden + number * job->units * (job->gru ? 3 : 4) * LANES;
+    for (int64_t first = 0; first < job->live; first += TILE) {
+        int64_t count = job->live - first < TILE ? job->live - first : TILE, unit = number * LANES;
+        if (job->gru) FOR_ROWS(count, NAME(gru)(job, &step->at, first, panel, unit, job->packed + offsets.recall, ROWS))
+        else FOR_ROWS(count, NAME(lstm)(job, &step->at, first, panel, unit, ROWS))
     }
 }
 
-/* Multiply the next inputs of all slots that have none left. */
-FUNCTION void NAME(project)(Job *job, float *buffers) {
+/* Multiply the next inputs of all slots that have none left: the units of a panel. */
+TARGET static void NAME(project)(void *data, int64_t number) {
+    const NAME(Step) *step = data;
+    const Job *job = step->job;
     const int64_t gates = job->gru ? 3 : 4, width = gates * job->padded;
     const Offsets offsets = packed_offsets(job);
-    const float *panel = job->packed + offsets.input, *begin[TILE];
+    const float *panel = job->packed + offsets.input + number * job->inputs * gates * LANES, *begin[TILE];
     for (int k = 0; k < TILE; k++) begin[k] = job->packed + offsets.bias;
-    int64_t waiting[MAX_SLOTS], count = 0;
+    for (int64_t each = 0; each < step->count; each++) {
+        int64_t slot = step->waiting[each];
+        const float *x = job->x + (job->row[slot] * job->steps + job->step[slot]) * job->inputs;
+        float *out = step->buffers + job->buffer[slot] * job->ahead * width;
+        for (int64_t first = 0; first < job->projected[slot]; first += TILE) {
+            int64_t rows = job->projected[slot] - first < TILE ? job->projected[slot] - first : TILE;
+            float *to[TILE];
+            const float *from[TILE];
+            for (int64_t k = 0; k < rows; k++) {
+                to[k] = out + (first + k) * width;
+                from[k] = x + (first + k) * job->inputs;
+            }
+            NAME(panels)(to, begin, from, panel, number * LANES * gates, job->inputs, rows, gates);
+        }
+    }
+}
+
+/* Find the slots that have no projected inputs left. */
+FUNCTION void NAME(wait)(Job *job, NAME(Step) * step) {
+    step->count = 0;
     for (int64_t slot = 0; slot < job->live; slot++)
         if (!job->projected[slot]) {
             int64_t left = job->ends[job->row[slot]] - job->step[slot];
             job->projected[slot] = left < job->ahead ? left : job->ahead;
             job->position[slot] = 0;
-            waiting[count++] = slot;
-        }
-    for (int64_t unit = 0; count && unit < job->padded; unit += LANES, panel += job->inputs * gates * LANES)
-        for (int64_t each = 0; each < count; each++) {
-            int64_t slot = waiting[each];
-            const float *x = job->x + (job->row[slot] * job->steps + job->step[slot]) * job->inputs;
-            float *out = buffers + job->buffer[slot] * job->ahead * width;
-            for (int64_t step = 0; step < job->projected[slot]; step += TILE) {
-                int64_t rows = job->projected[slot] - step < TILE ? job->projected[slot] - step : TILE;
-                float *to[TILE];
-                const float *from[TILE];
-                for (int64_t k = 0; k < rows; k++) {
-                    to[k] = out + (step + k) * width;
-                    from[k] = x + (step + k) * job->inputs;
-                }
-                NAME(panels)(to, begin, from, panel, unit * gates, job->inputs, rows, gates);
-            }
+            step->waiting[step->count++] = slot;
         }
 }
 
@@ -271,7 +301,7 @@ FUNCTION void NAME(logits)(const Job *job, const float *hidden, float *inner, fl
             to[slot] = inner + slot * job->padded_inner;
             memcpy(to[slot], job->packed + offsets.inner_bias, job->padded_inner * sizeof(float));
         }
-        NAME(dense)(to, from, job->packed + offsets.inner, size, job->padded_inner, job->live);
+        NAME(dense)(NULL, to, from, job->packed + offsets.inner, size, job->padded_inner, job->live);
         for (int64_t slot = 0; slot < job->live; slot++) {
             for (int64_t k = 0; k < job->padded_inner; k += LANES) {
                 V value = load(to[slot] + k);
@@ -287,7 +317,7 @@ FUNCTION void NAME(logits)(const Job *job, const float *hidden, float *inner, fl
         to[slot] = logits + slot * job->padded_classes;
         memcpy(to[slot], job->packed + offsets.last_bias, job->padded_classes * sizeof(float));
     }
-    NAME(dense)(to, from, job->packed + offsets.last, size, job->padded_classes, job->live);
+    NAME(dense)(NULL, to, from, job->packed + offsets.last, size, job->padded_classes, job->live);
 }
 
 /* Read rows until all have answered, or until there is no memory left for the next step: then the job is `full`. */
@@ -296,7 +326,8 @@ TARGET static void NAME(forward)(Job *job) {
     const int64_t size = job->units * sizeof(float);
     float *cell = job->work + 2 * block, *logits = cell + block, *inner = logits + job->slots * job->padded_classes;
     float *buffers = inner + job->slots * job->padded_inner;
-    NAME(Places) at;
+    NAME(Step) step_of_all = {.job = job, .buffers = buffers};
+    NAME(Places) *at = &step_of_all.at;
     for (;;) {
         float *hidden = job->work + job->swapped * block, *after = job->work + !job->swapped * block;
         for (; job->live < job->slots && job->next < job->rows; job->next += job->stride) {
@@ -311,21 +342,22 @@ TARGET static void NAME(forward)(Job *job) {
         }
         job->full = job->chunks != NULL && job->entries + job->live > job->capacity;
         if (!job->live || job->full) return;
-        NAME(project)(job, buffers);
+        NAME(wait)(job, &step_of_all);
+        if (step_of_all.count) share(job->crew, NAME(project), &step_of_all, padded / LANES);
         for (int64_t slot = 0; slot < job->live; slot++) {
-            at.hidden[slot] = hidden + slot * padded;
-            at.after[slot] = after + slot * padded;
-            at.cell[slot] = cell + slot * padded;
-            at.projected[slot] = buffers + (job->buffer[slot] * job->ahead + job->position[slot]) * width;
+            at->hidden[slot] = hidden + slot * padded;
+            at->after[slot] = after + slot * padded;
+            at->cell[slot] = cell + slot * padded;
+            at->projected[slot] = buffers + (job->buffer[slot] * job->ahead + job->position[slot]) * width;
             if (job->chunks != NULL) {
                 int64_t entry = job->entries++;
-                at.entry[slot] = entry_at(job, entry);
+                at->entry[slot] = entry_at(job, entry);
                 job->place[entry] = job->row[slot] * job->steps + job->step[slot];
                 job->previous[entry] = job->entry[slot];
                 job->entry[slot] = entry;
             }
         }
-        NAME(advance)(job, &at);
+        share(job->crew, NAME(advance), &step_of_all, padded / LANES);
         if (job->table != NULL) NAME(logits)(job, after, inner, logits);
         for (int64_t slot = job->live - 1; slot >= 0; slot--) {
             int64_t row = job->row[slot], step = job->step[slot]++;
@@ -436,7 +468,7 @@ TARGET static void NAME(backward)(Job *job) {
         }
         for (int64_t slot = 0; slot < job->live; slot++) to[slot] = next + slot * padded;
         if (!job->gru) memset(next, 0, job->live * padded * sizeof(float));
-        NAME(dense)(to, from, weights, (job->gru ? 3 : 4) * padded, padded, job->live);
+        NAME(dense)(job->crew, to, from, weights, (job->gru ? 3 : 4) * padded, padded, job->live);
         for (int64_t slot = job->live - 1; slot >= 0; slot--) {
             if (job->entry[slot] >= 0) continue;
             memcpy(job->of_first_hidden + job->row[slot] * units, next + slot * padded, size);
