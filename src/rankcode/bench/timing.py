@@ -39,7 +39,10 @@ def machine(device: str) -> dict[str, str]:
 @contextmanager
 def busy_cores(number: int) -> Iterator[None]:
     """Other programs keep so many cores busy meanwhile. They end with this one, however it ends."""
-    program = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    program = (
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # Ctrl-C is for this program
+        f"while os.getppid() == {os.getpid()}: pass"
+    )
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(number)]
     try:
         yield

@@ -29,7 +29,7 @@ INSTEAD = ("check", "grid", "lengths", "epochs", "streams", "serving", "listen")
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure how long a training step takes with each engine, compared with conventional training in the same run.
+    """Measure how long training and inference take with each engine, compared with conventional ones in the same run.
 
     Rows are made to spike all at the last step, evenly over the steps (in order and shuffled), or all at a quarter of
     the steps.
@@ -71,7 +71,8 @@ class Bench:
     """On a GPU, let rows answer at a threshold, as in real use, so that readout and rule are measured too, as always on
     a CPU."""
     grid: int | None = None
-    """Measure this many shapes on a CPU instead, from tiny to large, with `auto` and every fast engine."""
+    """Measure this many shapes of LSTM and GRU on a CPU instead, with `auto` and every fast engine: the speech network
+    first, later a random choice, always the same, from tiny to large."""
     lengths: tuple[int, ...] = ()
     """Measure rows of these lengths instead, with `auto` and the first of the batch sizes: time and memory against the
     steps read. Default: none."""
@@ -83,8 +84,8 @@ class Bench:
     sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated sounds for
     --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
     loader_workers: int | None = None
-    """With --epochs, train with rank coding once more, from a DataLoader of the same rows with this many workers; 0 for
-    none but the main process."""
+    """With --epochs, train with rank coding once more, from a DataLoader of the same rows with this many workers, and
+    compare the time of an epoch with that from arrays. 0 loads the rows in the main process."""
     streams: tuple[int, ...] = ()
     """Measure these numbers of simultaneous live sound streams in real time instead. Default: none."""
     serving: tuple[int, ...] = ()
@@ -116,13 +117,14 @@ class Bench:
         for option in ("epochs", "grid"):
             if (value := getattr(self, option)) is not None and value < 1:
                 raise ValueError(f"--{option} must be at least 1")
-        if self.loader_workers is not None and (self.epochs is None or self.loader_workers < 0):
-            raise ValueError("--loader-workers must be at least 0, and needs --epochs")
         if min((*self.streams, *self.serving, *self.per_connection), default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams, --serving, --per-connection and --seconds must be at least 1")
         cores = os.cpu_count() or 1
-        if not 0 <= self.busy <= cores:
-            raise ValueError(f"--busy must be from 0 to {cores}, the number of cores")
+        for option in ("busy", "loader_workers"):
+            if not 0 <= (getattr(self, option) or 0) <= cores:
+                raise ValueError(f"--{option.replace('_', '-')} must be from 0 to {cores}, the number of cores")
+        if self.loader_workers is not None and self.epochs is None:
+            raise ValueError("--loader-workers needs --epochs")
         if not 0 < self.share <= 1:
             raise ValueError("--share must be more than 0 and at most 1")
         given = [each for each in (*INSTEAD, "engines") if getattr(self, each) not in (False, None, ())]
