@@ -100,6 +100,7 @@ def _check_range(name: str, values: Tensor, low: int, high: int) -> None:
 def is_clean(batch: tuple[Tensor, Tensor, Tensor | None], num_classes: int) -> bool:
     """Whether every value of (inputs, labels, lengths) is right, so that no other check can fail on it."""
     inputs, labels, lengths = batch
+    # If the sum is finite, every value is; a sum is much cheaper than checking each.
     finite = not inputs.is_floating_point() or bool(inputs.sum().isfinite() or inputs.isfinite().all())
     within = finite and bool(((labels >= 0) & (labels < num_classes)).all())
     return within and (lengths is None or bool(((lengths >= 1) & (lengths <= inputs.shape[1])).all()))

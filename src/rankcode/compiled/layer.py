@@ -15,12 +15,12 @@ from rankcode.compiled.threads import in_threads, openmp
 
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
 AHEAD = 6  # steps whose inputs are multiplied at once: a tile, as for rows
-MIN_PARALLEL_SIZE = 5e6  # multiplications; fewer take 0.05 milliseconds
-LAYING_OUT = 5  # a weight takes as long as so many multiplications
+MIN_PARALLEL_SIZE = 5e6  # multiplications; fewer take less than 0.1 milliseconds
+PACKING = 5  # multiplications that take as long as packing a weight
 FEW_VALUES, MAX_CHUNK_VALUES = 2**17, 2**19  # float32 values: 512 KB and 2 MB
 MAX_CHUNKS_AT_ONCE = 64  # allocated in one go
 MAX_FREE_VALUES = 2**26  # 256 MB
-MIN_SHARED_WEIGHTS = 2**16  # of the hidden state; reading fewer takes less time than waiting for another thread
+MIN_SHARED_WEIGHTS = 2**16  # recurrent weights; to read fewer takes less time than to wait for another thread
 
 
 class Layer:
@@ -64,7 +64,7 @@ class Layer:
         for name, part in zip(("first_hidden", "first_cell"), state, strict=False):
             self.kept.append(checked(part, rows, units))
             setattr(job, name, self.kept[-1].data_ptr())
-        self.size = (rows * steps + LAYING_OUT) * sum(part.numel() for part in self.kept[:2])
+        self.size = (rows * steps + PACKING) * sum(part.numel() for part in self.kept[:2])
         parallel = self.size >= MIN_PARALLEL_SIZE and openmp() is not None
         # A step of few rows takes as long as reading the weights, so threads share these rather than the rows.
         shared = min(threads, job.padded // job.lanes // 2)

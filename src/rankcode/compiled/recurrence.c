@@ -198,10 +198,10 @@ static void set_gradients(const Job *job, int64_t first, int64_t last) {
         }
 }
 
-/* The threads that share the panels of one job: each takes another panel as long as there is one. A thread that has no core
-   takes none, so the others need not wait for it. */
+/* The threads that share the panels of one job: each takes another panel as long as there is one. A thread that is not
+   running takes none, so the others need not wait for it. */
 typedef struct Crew {
-    int64_t ticket __attribute__((aligned(64))); /* the number of times that there were panels << 32, and how many are left */
+    int64_t ticket __attribute__((aligned(64))); /* how often `share` was called << 32, and how many panels are left */
     int64_t done __attribute__((aligned(64)));
     void (*work)(void *data, int64_t panel) __attribute__((aligned(64)));
     void *data;
@@ -247,8 +247,8 @@ static void share(Crew *crew, void (*work)(void *data, int64_t panel), void *dat
     crew->work = work;
     crew->data = data;
     crew->done = 0;
-    const int64_t times = __atomic_load_n(&crew->ticket, __ATOMIC_RELAXED) >> 32;
-    __atomic_store_n(&crew->ticket, ((times + 1) << 32) + panels, __ATOMIC_RELEASE);
+    const int64_t calls = __atomic_load_n(&crew->ticket, __ATOMIC_RELAXED) >> 32;
+    __atomic_store_n(&crew->ticket, ((calls + 1) << 32) + panels, __ATOMIC_RELEASE);
     int64_t own = 0;
     for (int64_t panel; (panel = take_panel(crew)) >= 0; own++) work(data, panel);
     for (int64_t spins = 0; own + __atomic_load_n(&crew->done, __ATOMIC_ACQUIRE) < panels; spins++) {

@@ -256,8 +256,8 @@ TARGET static void NAME(project)(void *data, int64_t number) {
     }
 }
 
-/* Find the slots that have no projected inputs left. */
-FUNCTION void NAME(wait)(Job *job, NAME(Step) * step) {
+/* Find the slots that have no projected inputs left, and how many of their inputs are multiplied now. */
+FUNCTION void NAME(find_waiting)(Job *job, NAME(Step) * step) {
     step->count = 0;
     for (int64_t slot = 0; slot < job->live; slot++)
         if (!job->projected[slot]) {
@@ -326,8 +326,8 @@ TARGET static void NAME(forward)(Job *job) {
     const int64_t size = job->units * sizeof(float);
     float *cell = job->work + 2 * block, *logits = cell + block, *inner = logits + job->slots * job->padded_classes;
     float *buffers = inner + job->slots * job->padded_inner;
-    NAME(Step) step_of_all = {.job = job, .buffers = buffers};
-    NAME(Places) *at = &step_of_all.at;
+    NAME(Step) current = {.job = job, .buffers = buffers};
+    NAME(Places) *at = &current.at;
     for (;;) {
         float *hidden = job->work + job->swapped * block, *after = job->work + !job->swapped * block;
         for (; job->live < job->slots && job->next < job->rows; job->next += job->stride) {
@@ -342,8 +342,8 @@ TARGET static void NAME(forward)(Job *job) {
         }
         job->full = job->chunks != NULL && job->entries + job->live > job->capacity;
         if (!job->live || job->full) return;
-        NAME(wait)(job, &step_of_all);
-        if (step_of_all.count) share(job->crew, NAME(project), &step_of_all, padded / LANES);
+        NAME(find_waiting)(job, &current);
+        if (current.count) share(job->crew, NAME(project), &current, padded / LANES);
         for (int64_t slot = 0; slot < job->live; slot++) {
             at->hidden[slot] = hidden + slot * padded;
             at->after[slot] = after + slot * padded;
@@ -357,7 +357,7 @@ TARGET static void NAME(forward)(Job *job) {
                 job->entry[slot] = entry;
             }
         }
-        share(job->crew, NAME(advance), &step_of_all, padded / LANES);
+        share(job->crew, NAME(advance), &current, padded / LANES);
         if (job->table != NULL) NAME(logits)(job, after, inner, logits);
         for (int64_t slot = job->live - 1; slot >= 0; slot--) {
             int64_t row = job->row[slot], step = job->step[slot]++;

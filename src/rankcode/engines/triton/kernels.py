@@ -303,7 +303,7 @@ def packed_matmul(shape: Shape, inputs: int) -> PackedMatmul:
     grid = 4 * shape.units // lines, -(-width(shape, inputs) // columns)
     tiles, processors = grid[0] * grid[1], _processors(shape.device)
     shares = processors // tiles
-    if shares < 2:  # how many times each processor must run a program, in units of a share
+    if shares < 2:  # then the number for which the last processor is done first
         shares = min(range(1, 4), key=lambda number: -(-tiles * number // processors) / number)
     kernel = Kernel(
         matmul.packed_matmul, LEFT=4 * shape.units, RIGHT=width(shape, inputs), PACKED=not shape.stores_inputs,
