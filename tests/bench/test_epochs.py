@@ -14,6 +14,7 @@ from rankcode.bench.epochs import Epoch, conventional_seconds, epochs_table, epo
 from rankcode.cells import gated
 from rankcode.compiled.library import functions
 from rankcode.compiled.sequence import read_sequence
+from rankcode.data.sources import as_source
 from rankcode.engines import whole
 from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.tasks import SpeechCommands, TemporalDigits, TemporalMNIST
@@ -35,7 +36,7 @@ def test_both_trainings_are_measured_epoch_by_epoch(cell, task):
     assert len(lengths) == 1 and all(0 < each.mean_steps <= max(lengths) for each in found["rank-coded"])
 
 
-def test_a_data_loader_has_the_same_rows(monkeypatch):
+def test_data_loaders_have_the_same_rows(monkeypatch):
     task, sources = ToneSweeps(rows=48), []
 
     def noted(network, data, objective, training):
@@ -44,12 +45,15 @@ def test_a_data_loader_has_the_same_rows(monkeypatch):
 
     monkeypatch.setattr(epochs_module, "fit", noted)
     found = measure_epochs(Shape(batch_size=24, hidden_size=4), task, 2, "cpu", progress=False, workers=0)
-    assert [len(run) for run in found.values()] == [2, 2, 2]
-    loader = sources[2].train
-    assert len(loader) == -(-task.train.size // 24)
-    for got, expected in zip(loader.dataset.tensors, next(task.train.scan(48, "cpu")), strict=True):
-        assert torch.equal(got, expected)
-    assert epochs_table({24: found}).splitlines()[0].endswith("DataLoader ÷ arrays")
+    assert [len(run) for run in found.values()] == [2, 2, 2, 2]
+    whole = next(task.train.scan(48, "cpu"))
+    for data, quick in zip(sources[2:], (True, False), strict=True):
+        assert len(data.train) == -(-task.train.size // 24)
+        assert (as_source(data.train).rows is not None) == quick
+        for row in (0, task.train.size - 1):
+            for got, expected in zip(data.train.dataset[row], whole, strict=False):
+                assert torch.equal(got, expected[row])
+    assert epochs_table({24: found}).splitlines()[0].endswith("DataLoader ÷ arrays: of tensors, of rows")
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

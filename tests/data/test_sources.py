@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 import rankcode as rc
 from rankcode.data.sources import (
@@ -293,6 +301,51 @@ def test_a_data_loader_keeps_its_own_batches():
     assert next(as_source(DataLoader(TensorDataset(inputs, labels))).scan(1, "cpu")).lengths is None
 
 
+class Rowwise(TensorDataset):
+    """Anything but a TensorDataset itself is read row by row, as the loader does it."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True},
+        {"shuffle": True, "drop_last": True},
+        {"shuffle": True, "generator": 5},
+        {"sampler": WeightedRandomSampler([1.0, 2.0] * 5, 7)},
+        {"sampler": SubsetRandomSampler([8, 1, 3, 5, 9])},
+        {"batch_sampler": [[3, 3], [0], [9, 1, 4]]},
+        {"batch_sampler": BatchSampler(RandomSampler(range(10)), 3, drop_last=False)},
+    ],
+)
+def test_batches_taken_from_tensors_at_once_are_those_that_the_loader_makes(options):
+    batch_size = {} if "batch_sampler" in options else {"batch_size": 4}
+    batches = []
+    for dataset in (TensorDataset, Rowwise):
+        torch.manual_seed(0)
+        own = {"generator": torch.Generator().manual_seed(5)} if "generator" in options else {}
+        source = as_source(DataLoader(dataset(*numbered()), **batch_size, **options | own))
+        assert (source.rows is not None) == (dataset is TensorDataset)
+        batches.append(take(source, 7) + list(source.scan(1, "cpu")))
+    assert len(batches[0]) == len(batches[1]) > 7
+    for one, other in zip(*batches, strict=True):
+        assert all(part.equal(expected) for part, expected in zip(one, other, strict=True))
+
+
+def test_loaders_that_do_more_than_put_rows_together_are_left_to_it():
+    tensors = numbered()
+    doubled = DataLoader(
+        TensorDataset(*tensors), 4, collate_fn=lambda rows: [2 * part for part in default_collate(rows)]
+    )
+    assert next(as_source(doubled).scan(1, "cpu")).inputs.equal(2 * tensors[0][:4])
+    unbatched = DataLoader(TensorDataset(*(part[None] for part in tensors)), batch_size=None)
+    assert next(as_source(unbatched).scan(1, "cpu")).inputs.equal(tensors[0])
+    with pytest.raises(ValueError, match="a batch must be"):
+        next(as_source(DataLoader(TensorDataset(tensors[0]), 4)).scan(1, "cpu"))
+    with pytest.raises(ValueError, match="no batch"):
+        take(as_source(DataLoader(TensorDataset(*(part[:0] for part in tensors)), 4)), 1)
+
+
 def test_any_iterable_of_batches():
     inputs, labels, lengths = numbered()
     pairs = [(inputs[:4].numpy(), labels[:4].tolist()), (inputs[4:], labels[4:], None), (inputs, labels, lengths)]
@@ -366,6 +419,12 @@ def test_rows_that_share_a_tensor_share_its_copy():
     assert copy_on(one.values, meta) is copy_on(other.values, meta)
     assert copy_on(values.clone(), meta) is not copy_on(values, meta)
     assert copy_on(values, torch.device("cpu")) is values
+    before = copy_on(values, meta)
+    values[3] = 0
+    assert copy_on(values, meta) is not before, "the copy is older than the tensor"
+    with torch.inference_mode():
+        values = values.clone()
+    assert copy_on(values, meta) is copy_on(values, meta)
     copy, original = weakref.ref(copy_on(values, meta)), weakref.ref(values)
     del values, one, other
     gc.collect()

@@ -84,8 +84,9 @@ class Bench:
     sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated sounds for
     --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
     loader_workers: int | None = None
-    """With --epochs, train with rank coding once more, from a DataLoader of the same rows with this many workers, and
-    compare the time of an epoch with that from arrays. 0 loads the rows in the main process."""
+    """With --epochs, also train from a DataLoader of a TensorDataset with the same rows, and from one of a dataset that
+    yields them one by one, which has this many workers, and compare an epoch with that from arrays. 0 loads the rows in
+    the main process."""
     streams: tuple[int, ...] = ()
     """Measure these numbers of simultaneous live sound streams in real time instead. Default: none."""
     serving: tuple[int, ...] = ()

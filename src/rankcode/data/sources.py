@@ -10,11 +10,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from rankcode.data.arrays import as_tensor
@@ -80,7 +81,7 @@ def sent(values: Tensor, device: Device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
-_COPIES: Any = WeakTensorKeyDictionary()  # tensor on the CPU → {device: its copy there}
+_COPIES: Any = WeakTensorKeyDictionary()  # tensor on the CPU → {device: (its version, its copy there)}
 
 
 def copy_on(values: Tensor, device: torch.device) -> Tensor:
@@ -88,9 +89,10 @@ def copy_on(values: Tensor, device: torch.device) -> Tensor:
     if values.device == device:
         return values
     copies = _COPIES.setdefault(values, {})
-    if str(device) not in copies:
-        copies[str(device)] = values.to(device)
-    return copies[str(device)]
+    version = 0 if values.is_inference() else values._version  # it changes whenever the tensor is written to
+    if copies.get(str(device), (None, None))[0] != version:
+        copies[str(device)] = version, values.to(device)
+    return copies[str(device)][1]
 
 
 class Generated:
@@ -278,10 +280,21 @@ class Loader:
 
     The loader's own batch size and shuffling apply; `batch_size` and `seed` are ignored. It can only start at the
     beginning of an epoch. Under `torchrun` each process uses its own loader unchanged.
+
+    A DataLoader makes the batches of a TensorDataset row by row. Here they are taken from its tensors at once, on a GPU
+    if the tensors fit there; `rows` has these tensors.
     """
 
     def __init__(self, loader: Iterable):
         self.loader = loader
+        self.rows: Arrays | None = None
+        if _puts_tensors_together(loader):
+            self.rows = Arrays(*loader.dataset.tensors)  # type: ignore[attr-defined]
+            order: Any = range(self.rows.size)
+            # The loader's batches of rows, drawn from the same random numbers.
+            self.indices = DataLoader(
+                order, batch_sampler=loader.batch_sampler, collate_fn=torch.tensor, generator=loader.generator
+            )
 
     def epoch(self, batch_size: int) -> int | None:
         try:
@@ -302,11 +315,22 @@ class Loader:
                 raise ValueError("the data loader yielded no batch")
 
     def scan(self, batch_size: int, device: Device | None) -> Iterator[Batch]:
+        if self.rows is not None:
+            yield from (self.rows.take(index, device or "cpu") for index in self.indices)
+            return
         for batch in self.loader:
             if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
                 raise ValueError(f"a batch must be (inputs, labels[, lengths]), not a {type(batch).__name__}")
             parts = [as_tensor(part) for part in batch if part is not None]
             yield Batch(*(part if device is None else part.to(device) for part in parts))
+
+
+def _puts_tensors_together(loader: Iterable) -> TypeGuard[DataLoader]:
+    """Whether it is a DataLoader that does nothing but put rows of tensors together."""
+    if type(loader) is not DataLoader or type(loader.dataset) is not TensorDataset:
+        return False
+    plain = loader.collate_fn is default_collate and loader.batch_sampler is not None
+    return plain and len(loader.dataset.tensors) in (2, 3) and len(loader.dataset) > 0
 
 
 def steps_of(values: Tensor, lengths: Tensor, index: np.ndarray, at_once: int) -> Iterator[Tensor]:

@@ -62,6 +62,9 @@ def fit(
     with group.together(), _training_mode(network, device), _folder(config, group) as folder:
         check_rows_apart(network)
         plan = group.from_first(lambda: make_plan(source, config, group.count))
+        rows = source.rows if isinstance(source, Loader) else None
+        if rows is not None and is_clean(Batch(*rows.columns()), network.num_classes):
+            plan = plan._replace(checked_batches=0)
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(Step(network, objective, config, device), device)
         state = TrainingState(network, config, group, device)
@@ -234,7 +237,9 @@ def _size_lazy_layers(network: Network, source: Source, config: Training, device
 def _batches(source: Source, config: Training, device: torch.device, start: int) -> Iterator[Batch]:
     if start > 0 and isinstance(source, Loader) and source.epoch(config.batch_size) is None:
         warnings.warn("the data loader does not know its length: it starts again from its beginning", stacklevel=3)
-    if isinstance(source, Loader):  # checked on the CPU and then sent: the host need not wait for a GPU
+    if (
+        isinstance(source, Loader) and source.rows is None
+    ):  # checked on the CPU and then sent, without waiting for a GPU
         return source.batches(config.batch_size, config.seed, None, start)
     return source.batches(config.batch_size, config.seed, device, start)
 
