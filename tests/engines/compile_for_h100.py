@@ -47,7 +47,8 @@ def main(cell: str, units: int, layers: int, rows: int, precision: str) -> None:
     network = rc.Network(getattr(cells, cell)(420, units, layers), 11, readout)
     lengths = torch.full((rows,), 81)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-        found = blocks.read(network, torch.empty(rows, 81, 420), lengths, rc.Threshold(0.9), "answer", lengths // 2)
+        given = torch.empty(rows, 81, 420), lengths, rc.Threshold(0.9), "answer", lengths // 2
+        found = blocks.read(network, [network.cell], *given)
     logits_of(network, found.features).sum().backward()
 
 

@@ -59,6 +59,24 @@ def test_captured_training_is_the_same(objective, ragged, precision, monkeypatch
         torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-4)
 
 
+def test_stacks_are_captured_too(monkeypatch):
+    weights, replays, replay = [], [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    for warm in (capture.WARMUP_RUNS, 10**9):
+        monkeypatch.setattr(capture, "WARMUP_RUNS", warm)
+        torch.manual_seed(0)
+        cell = rc.cells.Stack(
+            rc.cells.CausalConv(8, 12, 3), rc.cells.LSTM(12, 8), rc.cells.GRU(8, 16), rc.cells.GRU(16, 16)
+        )
+        network = rc.Network(cell, 3)
+        config = rc.Training(epochs=8, batch_size=64, learning_rate=0.001, device="cuda", progress=False)
+        rc.fit(network, Task(ragged=True), rc.AtSpike(0.7), config)
+        weights.append(network.state_dict())
+    assert len(replays) >= 7 * 4 - capture.WARMUP_RUNS
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weight, weights[1][name], rtol=1e-3, atol=1e-4)
+
+
 def test_batches_of_a_data_loader_are_captured_too_unless_their_values_are_wrong(monkeypatch):
     replays, replay = [], torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))

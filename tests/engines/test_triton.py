@@ -16,7 +16,7 @@ from triton_outcomes import (  # isort: skip
 )  # fmt: skip
 
 import rankcode as rc
-from rankcode import device_constants
+from rankcode import cells, device_constants
 from rankcode.cells import GRU, LSTM
 from rankcode.engines import run, triton
 from rankcode.engines.triton import blocks
@@ -88,6 +88,42 @@ def test_equals_stepwise(case):
     if len(made.inputs) >= 15 and made.inputs.shape[1] == 5 and chosen is not rule:
         mixed(expected.decision, made.lengths)
     compare(expected, outcome(made, chosen, keep))
+
+
+STACKS: dict[str, tuple[Any, int]] = {
+    # cells of 3 inputs and 5 units, and the number of layers that kernels compute
+    "on a convolution": (lambda: (cells.CausalConv(3, 4, 2), LSTM(4, 5)), 1),
+    "on a convolution, two layers": (lambda: (cells.CausalConv(3, 3, 2, depthwise=True), GRU(3, 5, 2)), 2),
+    "alike": (lambda: (GRU(3, 5), GRU(5, 5)), 2),
+    "three alike on one of another size": (lambda: (LSTM(3, 4), LSTM(4, 5, 2), LSTM(5, 5)), 3),
+    "of another kind": (lambda: (GRU(3, 5, 2), LSTM(5, 5)), 1),
+    "in stacks": (lambda: (cells.Stack(cells.CausalConv(3, 4, 2), GRU(4, 5)), cells.Stack(GRU(5, 5))), 2),
+}
+
+
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("name", STACKS)
+def test_the_top_of_a_stack(name, keep, monkeypatch):
+    make, layers = STACKS[name]
+    made = example(lambda *_: cells.Stack(*make()), rows=18)
+    rule = threshold_for(made)
+    expected = stepwise(made, rule, keep)
+    assert expected.decision.fired.any() and not expected.decision.fired.all()
+    after = torch.arange(5, device=DEVICE) >= expected.decision.steps[:, None]
+    made.inputs[after] = torch.nan
+    counts, plan = [], blocks._Plan.__init__
+    monkeypatch.setattr(
+        blocks._Plan, "__init__", lambda self, *given: (plan(self, *given), counts.append(self.layers))[0]
+    )
+    compare(expected, outcome(made, rule, keep))
+    assert [len(each) for each in counts] == [layers]
+    with torch.no_grad():
+        same_decisions(expected.decision, run(*made, rule, keep, "triton").decision)
+
+
+def test_stacks_in_mixed_precision():
+    made = example(lambda *_: cells.Stack(cells.CausalConv(3, 4, 2), GRU(4, 5), GRU(5, 5)), rows=18)
+    compare(stepwise(made, planted(made)), outcome(made, planted(made), precision="bfloat16"))
 
 
 @pytest.mark.parametrize("units", [5, 130])
@@ -315,6 +351,15 @@ def test_what_it_cannot_run_it_says(monkeypatch):
     lstm = example().network
     assert refusal(lstm) is None
     assert refusal(rc.Network(rc.cells.LIF(3, 3, emits="membranes"), 3)) == "LIF has no fused step"
+    hooked = LSTM(3, 5), cells.Stack(LSTM(3, 5))
+    for each in hooked:
+        each.register_forward_hook(lambda *_: None)
+    for stack in (
+        (cells.LIF(3, 3), LSTM(3, 5)), (LSTM(3, 5), cells.CausalConv(5, 5, 2)), (LSTM(3, 3), hooked[0]),
+        (hooked[0], GRU(5, 5)),
+    ):  # fmt: skip
+        assert refusal(rc.Network(cells.Stack(*stack), 3)) == "Stack has no fused step"
+    assert refusal(rc.Network(hooked[1], 3)) == "Stack has no fused step"
     assert refusal(lstm, dtype=torch.float64) == "it runs float32, the network is torch.float64"
     of_rule = "is not a table of thresholds for probabilities"
     assert refusal(lstm, rc.Patience(rc.Threshold(0.9), 2)) == f"Patience {of_rule}"

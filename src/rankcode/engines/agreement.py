@@ -165,11 +165,13 @@ def _cases() -> Iterator[_Case]:
         ("GRU", 1, 128, 32, Threshold(0.45, classes=(0, 2)), "answer"),
         ("GRU", 2, 20, 7, planted, "answer"),
         ("GRU", 1, 130, 0, Threshold(0.5), "read"),
+        ("stack", 4, 20, 0, Threshold(0.5), "answer"),
     ]
     for cell, layers, units, hidden, rule, keep in settings:
         torch.manual_seed(1)
         readout = nn.Sequential(nn.Linear(units, hidden), nn.ReLU(), nn.Linear(hidden, 3)) if hidden else None
-        network = Network(getattr(cells, cell)(7, units, layers), 3, readout)
+        kinds = {"LSTM": cells.LSTM, "GRU": cells.GRU, "stack": _stack}
+        network = Network(kinds[cell](7, units, layers), 3, readout)
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=min(0.6, 2 * parameter.shape[-1] ** -0.5), generator=generator)
         inputs = torch.randn(17, 14, 7, generator=generator)
@@ -177,3 +179,9 @@ def _cases() -> Iterator[_Case]:
         inputs[torch.arange(14) >= lengths[:, None]] = torch.nan
         name = f"{cell} of {layers}×{units}, {type(rule).__name__}, {keep}"
         yield _Case(name, network, inputs, lengths, rule, keep)
+
+
+def _stack(inputs: int, units: int, layers: int) -> cells.Stack:
+    """A convolution, an LSTM, and GRUs of one size."""
+    above = [cells.GRU(units, units) for _ in range(layers - 2)]
+    return cells.Stack(cells.CausalConv(inputs, 6, 3), cells.LSTM(6, units), *above)

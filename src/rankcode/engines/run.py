@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from rankcode.cells import GRU, LSTM
+from rankcode.cells import GRU, LSTM, Stack
 from rankcode.decision import Decision
 from rankcode.device_constants import cached
 from rankcode.network import Network
@@ -75,10 +75,38 @@ class Engine(Protocol):
 
 def has_fused_step(network: Network) -> bool:
     """Whether the cell is our LSTM or GRU as it is, whose steps some engines compute without calling the cell."""
-    cell = network.cell
-    if network.checkpoints is not None:
-        return False
-    return type_before_parametrizations(cell) in (LSTM, GRU) and not (cell._forward_hooks or cell._forward_pre_hooks)
+    return network.checkpoints is None and _is_as_it_is(network.cell, LSTM, GRU)
+
+
+def _is_as_it_is(cell: nn.Module, *kinds: type) -> bool:
+    """Whether it is a cell of one of these classes, with nothing added to it."""
+    return type_before_parametrizations(cell) in kinds and not (cell._forward_hooks or cell._forward_pre_hooks)
+
+
+class Layers(NamedTuple):
+    """The cells of a network: those that are read as whole sequences, and the LSTMs or GRUs above them, of one kind and
+    size, whose steps some engines compute without calling the cells."""
+
+    below: list[nn.Module]
+    top: list[Any]
+
+
+def layers_of(network: Network) -> Layers | None:
+    below, top = _cells_in(network.cell), []
+    while below and _is_as_it_is(below[-1], LSTM, GRU) and (not top or _are_alike(below[-1], top[0])):
+        top.insert(0, below.pop())
+    at_once = network.checkpoints is None and all(_all_read(cell, ("forward_sequence",)) for cell in below)
+    return Layers(below, top) if top and at_once else None
+
+
+def _cells_in(cell: nn.Module) -> list[nn.Module]:
+    """The cells of a stack, from the lowest to the topmost; of any other cell itself."""
+    return [part for each in cell.cells for part in _cells_in(each)] if _is_as_it_is(cell, Stack) else [cell]  # type: ignore[union-attr]
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    kinds = {type_before_parametrizations(cell) for cell in (one, other)}
+    return len(kinds) == 1 and one.hidden_size == other.hidden_size
 
 
 def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | None:

@@ -4,7 +4,7 @@ Rows are arranged in tiles, sorted by the step at which they are expected to ans
 input projections, one matrix multiplication over the tiles that are still live. The recurrence follows: up to 128 units
 in one launch, in which a program processes a tile until its last row has fired; for larger weights, which need many
 programs, in one launch for each step. The backward pass starts at the answer of each row. Within a sequence the host
-never waits for the GPU.
+never waits for the GPU. Cells of a stack below its LSTMs or GRUs are read as whole sequences first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Run, decide_rows, has_fused_step, readout_of, why_not_fused
+from rankcode.engines.run import Keep, Layers, Run, decide_rows, layers_of, readout_of, why_not_fused
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -50,7 +50,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
         return f"the inputs are on {inputs.device}, not on a GPU"
     if inputs.is_cuda and _shared_memory(inputs.device) < MIN_SHARED_MEMORY:
         return "its kernels need a GPU with 227 KB of shared memory for a block, such as an H100"
-    if not has_fused_step(network):
+    if layers_of(network) is None:
         return f"{type(network.cell).__name__} has no fused step"
     if len(inputs) > MAX_ROWS:
         return f"it runs up to {MAX_ROWS:,} rows at once"
@@ -69,7 +69,7 @@ def slower(network: Network, inputs: Tensor) -> str | None:
     """The reason why PyTorch's own kernels are faster, or None. Measured on an H200."""
     if not (_blocks().tf32_allowed() or torch.is_autocast_enabled(inputs.device.type)):
         return "matrix multiplications in full float32 are faster elsewhere"
-    if network.cell.hidden_size > MAX_FASTER_HIDDEN_SIZE:
+    if _layers(network).top[0].hidden_size > MAX_FASTER_HIDDEN_SIZE:
         return f"with more than {MAX_FASTER_HIDDEN_SIZE} hidden units the weights are too large for it"
     return None
 
@@ -79,8 +79,9 @@ def run(
 ) -> Run:
     from rankcode.engines.triton.logits import logits_of  # needs Triton
 
+    below, top = _layers(network)
     with torch.cuda.device_of(inputs):  # kernels are launched on the current GPU
-        found = _blocks().read(network, inputs, lengths, rule, keep, expected_steps)
+        found = _blocks().read(network, top, _through(below, inputs), lengths, rule, keep, expected_steps)
         logits = logits_of(network, found.features)
     _, row, step, answered, fired, read = found
     if keep == "answer":
@@ -92,3 +93,19 @@ def run(
         ends = torch.arange(len(inputs), device=row.device) * inputs.shape[1] + answered
     decision = decide_rows(network, rule, logits.detach()[ends - 1], answered, fired)
     return Run(decision, logits, row, step, lengths, keep, read)
+
+
+def _layers(network: Network) -> Layers:
+    layers = layers_of(network)
+    assert layers is not None, "`can_run` was not asked"
+    return layers
+
+
+def _through(cells: list[Any], inputs: Tensor) -> Tensor:
+    """The features after all steps of these cells, never in mixed precision."""
+    if cells:
+        inputs = inputs.nan_to_num(0.0, 0.0, 0.0)  # past an answer the gradient is 0, and 0 · NaN would be NaN
+    with torch.autocast(inputs.device.type, enabled=False):
+        for cell in cells:
+            inputs, _ = cell.forward_sequence(inputs, cell.initial_state(len(inputs)))
+    return inputs

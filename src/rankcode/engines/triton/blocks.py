@@ -39,14 +39,21 @@ class KeptFeatures(NamedTuple):
 
 
 def read(
-    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None
+    network: Network,
+    cells: Sequence[LSTM | GRU],
+    inputs: Tensor,
+    lengths: Tensor,
+    rule: Rule,
+    keep: Keep,
+    expected_steps: Tensor | None,
 ) -> KeptFeatures:
-    """Run all rows until they answer."""
-    weights = [part for number in range(network.cell.num_layers) for part in network.cell.weights(number)]
+    """Run all rows through these cells, the topmost of the network, until they answer."""
+    weights = [part for cell in cells for number in range(cell.num_layers) for part in cell.weights(number)]
+    given = lengths, rule, keep, expected_steps
     if torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights)):
-        return KeptFeatures(*_Fused.apply(inputs, network, lengths, rule, keep, expected_steps, *weights))  # type: ignore[misc]
+        return KeptFeatures(*_Fused.apply(inputs, network, cells[0], *given, *weights))  # type: ignore[misc]
     inputs = as_argument(inputs)
-    return _forward(_Plan(network, weights, inputs, rule), inputs, lengths, rule, keep, expected_steps, save=False)[0]
+    return _forward(_Plan(network, cells[0], weights, inputs, rule), inputs, *given, save=False)[0]
 
 
 def _multiples(number: int, factor: int, device: torch.device) -> Tensor:
@@ -65,10 +72,9 @@ class _Layer(NamedTuple):
 
 
 class _Plan:
-    """A network in the form that kernels need."""
+    """A network in the form that kernels need. `cell` is the lowest of those that they compute."""
 
-    def __init__(self, network: Network, weights: Sequence[Tensor], inputs: Tensor, rule: Rule):
-        cell: LSTM | GRU = network.cell
+    def __init__(self, network: Network, cell: LSTM | GRU, weights: Sequence[Tensor], inputs: Tensor, rule: Rule):
         mixed = mixed_precision(inputs.device.type)
         # The recurrent multiplication of tf32 is in float16 already, so float16 is no other mode.
         half, tf32 = mixed == torch.bfloat16, mixed is not None or tf32_allowed()
@@ -91,8 +97,8 @@ class _Plan:
         )
         # The number of inputs of each layer, and the number that is multiplied.
         columns = kernels.rounded_width(cell.input_size) if self.shape.stores_inputs else cell.input_size
-        self.inputs = [(cell.input_size, columns)] + [(cell.hidden_size, self.shape.units)] * (cell.num_layers - 1)
-        self.layers = [self._layer(weights[4 * number :][:4], number) for number in range(cell.num_layers)]
+        self.inputs = [(cell.input_size, columns)] + [(cell.hidden_size, self.shape.units)] * (len(weights) // 4 - 1)
+        self.layers = [self._layer(weights[4 * number :][:4], number) for number in range(len(self.inputs))]
         self.rule = (inputs,) * 5  # any pointers: they are not read without a rule
         if last is not None:
             readout = (as_argument(part) for layer in (inner or last, last) for part in (layer.weight, layer.bias))
@@ -255,9 +261,9 @@ class _Fused(torch.autograd.Function):
     """`_forward`, with gradients."""
 
     @staticmethod
-    def forward(ctx, inputs, network, lengths, rule, keep, expected_steps, *weights):  # type: ignore[override]
+    def forward(ctx, inputs, network, cell, lengths, rule, keep, expected_steps, *weights):  # type: ignore[override]
         inputs = as_argument(inputs)
-        plan = _Plan(network, weights, inputs, rule)
+        plan = _Plan(network, cell, weights, inputs, rule)
         found, tiles, kept = _forward(plan, inputs, lengths, rule, keep, expected_steps, save=True)
         ctx.plan, ctx.keep, ctx.all_steps = plan, keep, found.read is not None
         ctx.is_sorted = _sorts(inputs.shape[0], inputs.shape[1], expected_steps)
@@ -310,7 +316,7 @@ class _Fused(torch.autograd.Function):
                 right = _gathered(shape, right, given, tiles.answered, after)
             gradients = [*_of_weights(shape, plan.inputs[number], packed, right, line_of, after), *gradients]
             at_end, arriving, base = False, below, _multiples(rows, steps, inputs.device)
-        return (into_inputs, None, None, None, None, None, *gradients)
+        return (into_inputs, *[None] * 6, *gradients)
 
 
 def _backward_steps(
