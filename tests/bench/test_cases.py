@@ -31,15 +31,15 @@ def test_there_is_a_case_for_every_engine_and_way_of_planting():
         work()
 
 
-@pytest.mark.parametrize("cell", ["conv-lstm", "lif"])
-def test_cells_that_pytorch_has_no_layer_for_are_compared_with_a_loop_over_steps(cell):
-    shape = Shape(batch_size=3, steps=4, input_size=10, hidden_size=2, cell=cell)
-    assert set(runnable(shape, "cpu")) == {"stepwise", "whole"}
+@pytest.mark.parametrize("cell", ["conv-lstm", "lif", "stack", "glimpses"])
+def test_other_cells_are_compared_with_whole_sequences(cell):
+    shape = Shape(batch_size=3, steps=4, input_size=20, hidden_size=2, cell=cell)
+    assert set(runnable(shape, "cpu")) == {"stepwise", "whole"} | ({"cpu"} if cell == "stack" else set())
     cases = make_cases(shape, ("stepwise",), "cpu")
     assert sum(case.engine == CONVENTIONAL for case in cases) == 2
     for work in cases.values():
         work()
-    assert shape.step_shape == ((1, 3, 3) if cell == "conv-lstm" else (10,))
+    assert shape.step_shape == ((1, 4, 4) if cell in ("conv-lstm", "glimpses") else (20,))
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

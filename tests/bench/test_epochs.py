@@ -56,7 +56,7 @@ def test_data_loaders_have_the_same_rows(monkeypatch):
     assert epochs_table({24: found}).splitlines()[0].endswith("DataLoader ÷ arrays: of tensors, of rows")
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "stack"])
 def test_conventional_training_runs_with_the_layer_of_pytorch(cell, monkeypatch):
     networks = []
 
@@ -67,12 +67,12 @@ def test_conventional_training_runs_with_the_layer_of_pytorch(cell, monkeypatch)
     monkeypatch.setattr(epochs_module, "fit", noted)
     measure_epochs(Shape(hidden_size=4, cell=cell), ToneSweeps(rows=48), 3, "cpu", progress=False)
     coded, conventional = networks
-    inputs = torch.randn(5, 7, coded.cell.input_size)
+    inputs = torch.randn(5, 7, *coded.cell.input_shape)
     compiled = []
     monkeypatch.setattr(gated, "read_sequence", lambda *args: compiled.append(args) or read_sequence(*args))
     conventional.cell.load_state_dict(coded.cell.state_dict())
     (one, _), (other, _) = (each.cell.forward_sequence(inputs, each.initial_state(5)) for each in (coded, conventional))
-    assert len(compiled) == (functions() is not None)
+    assert len(compiled) == (functions() is not None) * (2 if cell == "stack" else 1)  # layers
     torch.testing.assert_close(one, other)
     assert whole.can_run(conventional, inputs, rc.Never()) is None
 
@@ -81,7 +81,7 @@ def test_the_task_depends_on_the_cell_and_without_a_folder_needs_no_data():
     assert epochs_task("lstm", None, 512) == ToneSweeps(rows=1024)
     assert epochs_task("gru", "folder", 512) == SpeechCommands("folder")
     assert epochs_task("conv-lstm", None, 512) == TemporalDigits()
-    assert epochs_task("conv-lstm", "folder", 512) == TemporalMNIST("folder")
+    assert epochs_task("glimpses", "folder", 512) == TemporalMNIST("folder")
 
 
 def test_the_first_conventional_epoch_does_not_count():

@@ -1,5 +1,6 @@
 """Any cell with fixed numbers of rows: see also tests/training/test_scheduled_update.py, which trains with it."""
 
+import numpy as np
 import pytest
 import torch
 from test_graphs import CELLS, made
@@ -74,6 +75,21 @@ def test_places_are_chosen_anew_after_a_few_incomplete_batches():
         assert schedule.blocks == ((64, 2), (16, 8)), turn
         schedule.note([2] * 30 + [9] * 34, incomplete=True)
     assert schedule.blocks == ((64, 2), (48, 7), (16, 1))
+
+
+def test_rows_that_answer_later_and_later_get_ever_more_places_to_spare():
+    schedule, generator, known = Schedule(512, 81), np.random.default_rng(0), []
+    for batch in range(1000):
+        answered = 1 + generator.binomial(80, 0.3 + 0.3 * batch / 1000, 512)
+        first, incomplete = 0, False
+        for places, steps in schedule.blocks or ():
+            incomplete |= bool((answered > first).sum() > places)
+            first += steps
+        schedule.note(answered.tolist(), incomplete)
+        if not known or known[-1] != schedule.blocks:
+            known.append(schedule.blocks)
+    assert len(known) < 10, "too many captures"
+    assert sum(places * steps for places, steps in known[-1]) < 0.9 * 512 * 81
 
 
 @pytest.mark.parametrize(("rows", "places"), [(0, 16), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64)])

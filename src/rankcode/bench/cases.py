@@ -28,7 +28,8 @@ from rankcode.rules import FireAt, Never, Rule, Threshold
 from rankcode.state import State
 
 Mode = Literal["training", "inference", "stream"]
-CellName = Literal["lstm", "gru", "conv-lstm", "lif"]
+CellName = Literal["lstm", "gru", "stack", "conv-lstm", "glimpses", "lif"]
+OF_IMAGES = ("conv-lstm", "glimpses")
 CONVENTIONAL = "conventional"
 SIGNAL = 50.0  # other inputs are normal
 Work = Callable[[], Any]
@@ -58,15 +59,20 @@ class Shape:
 
     @property
     def step_shape(self) -> tuple[int, ...]:
-        """Of a step's inputs. A ConvLSTM reads square images of at most `input_size` pixels."""
+        """Of a step's inputs. ConvLSTM and Glimpses read square images of at most `input_size` pixels."""
         side = math.isqrt(self.input_size)
-        return (1, side, side) if self.cell == "conv-lstm" else (self.input_size,)
+        return (1, side, side) if self.cell in OF_IMAGES else (self.input_size,)
 
     def network(self) -> Network:
         inner, outputs, size = self.readout_layer_size, self.num_classes, (self.input_size, self.hidden_size)
-        if self.cell == "conv-lstm":
+        if self.cell in OF_IMAGES:
             image_size = self.step_shape[1], self.step_shape[2]
+            if self.cell == "glimpses":
+                return Network(cells.Glimpses(image_size, self.steps, hidden_size=self.hidden_size), outputs)
             return Network(cells.ConvLSTM(1, self.hidden_size, image_size, kernel_size=7), outputs)
+        if self.cell == "stack":
+            gru = cells.GRU(self.hidden_size, self.hidden_size, num_layers=2)
+            return Network(cells.Stack(cells.CausalConv(*size, kernel_size=5), gru), outputs)
         if self.cell == "lif":
             return Network(cells.Stack(cells.LIF(*size), cells.LIF(self.hidden_size, self.hidden_size)), outputs)
         cell, readout = (cells.LSTM if self.cell == "lstm" else cells.GRU)(*size), None

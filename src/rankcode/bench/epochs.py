@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from rankcode.bench.cases import CONVENTIONAL, CellName, Shape
+from rankcode.bench.cases import CONVENTIONAL, OF_IMAGES, CellName, Shape
 from rankcode.cells import GRU, LSTM
 from rankcode.experiments.tone_sweeps import ToneSweeps
 from rankcode.objectives import AtEnd, AtSpike, Objective
@@ -28,7 +28,8 @@ class _InPyTorch:
     """Whole sequences with PyTorch's own layer on a CPU too, where `rankcode.cells` have a faster one."""
 
     def run_layers(self: Any, kernel: Any, inputs: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-        return self.run_kernel(kernel, inputs, state, list(self.weights(0)))
+        weights = [part for layer in range(self.num_layers) for part in self.weights(layer)]
+        return self.run_kernel(kernel, inputs, state, weights)
 
 
 class _LSTM(_InPyTorch, LSTM):
@@ -47,9 +48,9 @@ class Epoch:
 
 
 def epochs_task(cell: CellName, data: str | None, batch_size: int) -> Any:
-    """Speech Commands in a folder or, for a ConvLSTM, temporal MNIST; without a folder, generated sounds of the same
-    shape, at least two batches of them, or scikit-learn's digits."""
-    if cell == "conv-lstm":
+    """Speech Commands in a folder or, for cells of images, temporal MNIST; without a folder, generated sounds of the
+    same shape, at least two batches of them, or scikit-learn's digits."""
+    if cell in OF_IMAGES:
         return TemporalDigits() if data is None else TemporalMNIST(data)
     return ToneSweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
 
@@ -68,8 +69,13 @@ def measure_epochs(
         device=device, progress=progress,
     )  # fmt: skip
     few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
-    found, beta = {}, 0.1 if shape.cell == "conv-lstm" else 0.2
-    shape = replace(shape, input_size=math.prod(task.input_shape), num_classes=task.num_classes)
+    found, beta = {}, 0.1 if shape.cell in OF_IMAGES else 0.2
+    shape = replace(
+        shape,
+        input_size=math.prod(task.input_shape),
+        num_classes=task.num_classes,
+        steps=getattr(task, "steps", shape.steps),
+    )
     runs: list[tuple[str, Any, Objective, Training]] = [
         (RANK_CODED, task, AtSpike(0.95, beta), settings),
         (CONVENTIONAL, task, AtEnd(), few),
@@ -83,8 +89,9 @@ def measure_epochs(
     for name, data, objective, training in runs:
         torch.manual_seed(0)
         network = shape.network()
-        if name == CONVENTIONAL and shape.cell in ("lstm", "gru"):
-            network.cell = (_LSTM if shape.cell == "lstm" else _GRU)(shape.input_size, shape.hidden_size)
+        if name == CONVENTIONAL:
+            for part in network.cell.modules():
+                part.__class__ = {LSTM: _LSTM, GRU: _GRU}.get(type(part), type(part))
         records = fit(network, data, objective, training).records
         found[name] = [
             Epoch(each["training_seconds"], each["training"]["mean_steps"], each["validation"]["accuracy"])

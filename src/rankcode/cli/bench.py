@@ -59,8 +59,8 @@ class Bench:
     hidden_size: int = 128
     """Units of the cell."""
     cell: CellName = "lstm"
-    """Recurrent cell. conv-lstm reads square images of at most --input-size pixels and has --hidden-size maps; lif has
-    two layers of spiking neurons."""
+    """Cell. stack is a convolution below two GRU layers; conv-lstm (with --hidden-size maps) and glimpses read
+    square images of at most --input-size pixels; lif has two layers of spiking neurons."""
     engines: tuple[str, ...] = ()
     """Engines to measure. Default: all that can run here, except reference."""
     repeats: int = 15
@@ -78,11 +78,11 @@ class Bench:
     steps read. Default: none."""
     epochs: int | None = None
     """Measure whole training runs of this many epochs instead: seconds per epoch, rank-coded and conventional, on
-    speech or, with --cell conv-lstm, on temporal MNIST."""
+    speech or, with --cell conv-lstm and glimpses, on temporal MNIST."""
     data: str | None = None
-    """Folder with Speech Commands for --epochs and --listen, with MNIST for --epochs --cell conv-lstm, or with any
-    sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated sounds for
-    --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
+    """Folder with Speech Commands for --epochs and --listen, with MNIST for --epochs with a cell that reads images, or
+    with any sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated
+    sounds for --serving, speech-commands in the folder RANKCODE_DATA for --listen."""
     loader_workers: int | None = None
     """With --epochs, also train from a DataLoader of a TensorDataset with the same rows, and from one of a dataset that
     yields them one by one, which has this many workers, and compare an epoch with that from arrays. 0 loads the rows in

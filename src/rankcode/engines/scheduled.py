@@ -46,6 +46,7 @@ class Schedule:
         self.recent: deque[np.ndarray] = deque(maxlen=MAX_BATCHES)  # of each batch: rows left after 0, 1, 2, … steps
         self.blocks: Blocks | None = None  # None while too few batches are known
         self.batches = self.incomplete = 0  # since `blocks` were considered last
+        self.margin = 0.5  # square roots of the rows left, for which there are more places
 
     def note(self, answered: list[int], incomplete: bool = False) -> None:
         """The steps at which the rows of a batch answered. Changes `blocks` if too many batches were incomplete, or if
@@ -54,6 +55,8 @@ class Schedule:
         self.batches, self.incomplete = self.batches + 1, self.incomplete + incomplete
         if self.batches < (MIN_BATCHES if self.blocks is None else MAX_BATCHES) and self.incomplete <= MAX_INCOMPLETE:
             return
+        if self.incomplete > MAX_INCOMPLETE:  # rows answer later and later, or there is more chance than was thought
+            self.margin *= 2
         best = self._best()
         if self.blocks is None or self.incomplete > MAX_INCOMPLETE or _cost(best) < GAIN * _cost(self.blocks):
             self.blocks = best
@@ -61,7 +64,7 @@ class Schedule:
 
     def _best(self) -> Blocks:
         most = np.max(self.recent, 0)[: self.steps]
-        places = [min(self.rows, _size(math.ceil(left + left**0.5 / 2))) for left in most.tolist()]
+        places = [min(self.rows, _size(math.ceil(left + self.margin * left**0.5))) for left in most.tolist()]
         ends = [step for step in range(1, self.steps + 1) if step == self.steps or places[step] < places[step - 1]]
         return tuple((places[end - 1], end - begin) for begin, end in zip([0, *ends], ends, strict=False))
 
