@@ -82,5 +82,6 @@ def test_a_captured_step_is_drawn_instead_of_the_launched_one_with_its_precision
         for precision, captured, ratio in (("tf32", False, 0.9), ("tf32", True, 0.4), ("bfloat16", False, 0.7))
     ]
     axes = plot.plot_bench(found).axes[0]
-    assert axes.get_legend_handles_labels()[1] == ["steps read", "triton, bfloat16", "triton, tf32 (captured)"]
+    names = ["time in kernels", "steps read", "triton, bfloat16", "triton, tf32 (captured)"]
+    assert axes.get_legend_handles_labels()[1] == names
     assert sorted(patch.get_height() for patch in axes.patches) == [0.4, 0.7]

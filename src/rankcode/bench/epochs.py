@@ -55,6 +55,12 @@ def epochs_task(cell: CellName, data: str | None, batch_size: int) -> Any:
     return ToneSweeps(rows=max(960, 2 * batch_size)) if data is None else SpeechCommands(data)
 
 
+def with_sizes_of(task: Any, shape: Shape) -> Shape:
+    """The shape, with the inputs, classes and steps that the task has."""
+    inputs, steps = math.prod(task.input_shape), getattr(task, "steps", shape.steps)
+    return replace(shape, steps=steps, input_size=inputs, num_classes=task.num_classes)
+
+
 def measure_epochs(
     shape: Shape, task: Any, epochs: int, device: str, progress: bool = True, workers: int | None = None
 ) -> dict[str, list[Epoch]]:
@@ -70,12 +76,6 @@ def measure_epochs(
     )  # fmt: skip
     few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
     found, beta = {}, 0.1 if shape.cell in OF_IMAGES else 0.2
-    shape = replace(
-        shape,
-        input_size=math.prod(task.input_shape),
-        num_classes=task.num_classes,
-        steps=getattr(task, "steps", shape.steps),
-    )
     runs: list[tuple[str, Any, Objective, Training]] = [
         (RANK_CODED, task, AtSpike(0.95, beta), settings),
         (CONVENTIONAL, task, AtEnd(), few),

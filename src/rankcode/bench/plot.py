@@ -45,7 +45,7 @@ def plot_bench(found: Sequence[Measured]) -> Figure:
     lowest = min(min(each.gpu_ratio or each.ratio, each.ideal) for each in training)
     panels[0].set_ylim(0.8 * lowest, 1.2 * max(1, *(each.ratio for each in training)))
     handles = panels[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper right", ncols=len(names) + 1, frameon=False)
+    figure.legend(*handles, loc="outside upper right", ncols=len(names) + 2, frameon=False)
     return figure
 
 
@@ -66,7 +66,8 @@ def _draw_bars(axes: Any, here: Sequence[Measured], names: Sequence[tuple[str, s
         axes.bar(places, [each.ratio for each in chosen], width * 0.9, color=colour, label=label)
         dots = [(place, each.gpu_ratio) for place, each in zip(places, chosen, strict=True) if each.gpu_ratio]
         if dots:
-            axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec=DARK, mew=1)
+            label = None if number else "time in kernels"
+            axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec=DARK, mew=1, label=label)
     for place, which in enumerate(spikes):
         ideal = next(each.ideal for each in here if each.spikes == which)
         label = None if place else "steps read"

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Literal
 
 from rankcode.bench.cases import CellName, Shape, runnable
-from rankcode.bench.epochs import epochs_table, epochs_task, measure_epochs
+from rankcode.bench.epochs import epochs_table, epochs_task, measure_epochs, with_sizes_of
 from rankcode.bench.grid import grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
 from rankcode.bench.listening_tracks import make_tracks
@@ -156,8 +156,12 @@ class Bench:
         shapes = [
             Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
         ]
-        settings = {name: getattr(self, name) for name in ("steps", "input_size", "hidden_size", "cell")}
-        content = {"machine": machine(device), **settings, "threshold": self.threshold or device == "cpu"}
+
+        def about(shape: Shape) -> dict[str, Any]:
+            settings = {name: getattr(shape, name) for name in ("steps", "input_size", "hidden_size", "cell")}
+            return {"machine": machine(device), **settings, "threshold": self.threshold or device == "cpu"}
+
+        content = about(shapes[0])
         if self.lengths:
             at = {
                 steps: measure(replace(shapes[0], steps=steps), ("auto",), device, self.repeats)
@@ -168,6 +172,7 @@ class Bench:
             return write({**content, "batch_size": shapes[0].batch_size, "lengths": rows}, plot.plot_lengths(at), table)
         if self.epochs is not None:
             task = epochs_task(self.cell, self.data, max(self.batch_sizes))
+            shapes = [with_sizes_of(task, shape) for shape in shapes]
             trained = {
                 shape.batch_size: measure_epochs(shape, task, self.epochs, device, workers=self.loader_workers)
                 for shape in shapes
@@ -177,7 +182,9 @@ class Bench:
                 for size, runs in trained.items()
             }
             return write(
-                {**content, "task": task.name, "epochs": epochs}, plot.plot_epochs(trained), epochs_table(trained)
+                {**about(shapes[0]), "task": task.name, "loader_workers": self.loader_workers, "epochs": epochs},
+                plot.plot_epochs(trained),
+                epochs_table(trained),
             )
         if self.streams:
             network = self._sound_network().to(device)
