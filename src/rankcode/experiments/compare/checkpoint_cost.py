@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from rankcode.cells import RandomKernels
 from rankcode.data import Batch
-from rankcode.experiments.compare.methods import Method, whole
+from rankcode.experiments.compare.methods import Method, lengths_of, whole
 from rankcode.metrics import area
 from rankcode.tasks import OwnData
 from rankcode.training.fit_kernels import features_at
@@ -51,7 +51,8 @@ class CheckpointCost(Method):
             self.classifiers.append((ridge.fit(features, labels), calibration))
             held_out.append(calibration.predict_proba(apart))
         self.held_out = np.stack(held_out)  # [checkpoints, rows, classes]
-        self.reached = reached(self.checkpoints, train)
+        # Earliness of answers at each checkpoint, [checkpoints, rows].
+        self.reached = np.minimum(1.0, np.array(self.checkpoints)[:, None] / lengths_of(train).numpy())
 
     def tune(self, alpha: float) -> None:
         cost = 1 - self.held_out.max(2) + alpha * self.reached  # [checkpoints, rows]
@@ -91,15 +92,6 @@ class CheckpointCost(Method):
     def _features(self, rows: Batch) -> Any:
         for features in features_at(self.cell, rows.inputs, lengths_of(rows), self.checkpoints):
             yield features[:, : self.cell.group_sizes[0]].double().numpy()
-
-
-def lengths_of(rows: Batch) -> torch.Tensor:
-    return torch.full((len(rows.inputs),), rows.inputs.shape[1]) if rows.lengths is None else rows.lengths
-
-
-def reached(checkpoints: list[int], rows: Batch) -> np.ndarray:
-    """Earliness of answers at each checkpoint, [checkpoints, rows]."""
-    return np.minimum(1.0, np.array(checkpoints)[:, None] / lengths_of(rows).numpy())
 
 
 def columns(decisions: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ from torch import Tensor
 from rankcode import cells
 from rankcode.data import Batch
 from rankcode.engines import Run, run
-from rankcode.experiments.compare.methods import Method, task_of, whole
+from rankcode.experiments.compare.methods import Method, lengths_of, task_of, whole
 from rankcode.network import Network
 from rankcode.objectives import Objective
 from rankcode.rules import Never
@@ -128,8 +128,7 @@ def trained(task: OwnData, alpha: float, seed: int) -> Network:
 @torch.no_grad()
 def decided(network: Network, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The label of each row, the steps read, and these ÷ length."""
-    full = torch.full((len(rows.inputs),), rows.inputs.shape[1])
-    lengths = full if rows.lengths is None else rows.lengths
+    lengths = lengths_of(rows)
     classes, stop = every_step(run(network, rows.inputs, lengths, Never(), "read"))
     place = (stopping(stop, lengths).cumsum(1) >= 0.5 - 1e-6).int().argmax(1)
     return classes[torch.arange(len(place)), place].argmax(1), place + 1, (place + 1) / lengths

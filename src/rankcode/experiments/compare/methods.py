@@ -9,6 +9,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,11 +45,13 @@ class CannotReadError(ValueError):
     """The method cannot read this data: the set is left out of its results."""
 
 
+@dataclass
 class Method(ABC):
     """A method on one set with one seed. `fit` does all that is independent of α, and `tune` the rest."""
 
-    def __init__(self, train: Series, test: Series, seed: int):
-        self.train, self.test, self.seed = train, test, seed
+    train: Series
+    test: Series
+    seed: int
 
     def answers(self, alphas: Sequence[float]) -> Iterator[Answers]:
         begun = time.process_time()
@@ -63,8 +66,8 @@ class Method(ABC):
             area = area if number else self.area()
             yield Answers(alpha, np.asarray(labels), np.asarray(steps), fitted + tuned - begun, done - tuned, area)
 
-    @abstractmethod
-    def fit(self) -> None: ...
+    def fit(self) -> None:
+        return  # unless a method has something to do
 
     @abstractmethod
     def tune(self, alpha: float) -> None: ...
@@ -77,15 +80,11 @@ class Method(ABC):
         return None
 
 
+@dataclass
 class Estimator(Method):
     """`EarlyClassifier`, fitted for each α."""
 
-    def __init__(self, train: Series, test: Series, seed: int, model: str):
-        super().__init__(train, test, seed)
-        self.model = model
-
-    def fit(self) -> None:
-        pass
+    model: str
 
     def tune(self, alpha: float) -> None:
         self.classifier = EarlyClassifier(alpha=alpha, model=self.model, random_state=self.seed)  # type: ignore[arg-type]
@@ -98,12 +97,12 @@ class Estimator(Method):
         return self.classifier.tradeoff(self.test.rows(), np.array(self.test.labels)).area
 
 
+@dataclass
 class Recurrent(Method):
     """The GRU of the default recipe. A fifth of the training rows selects its weights and its rule."""
 
-    def __init__(self, train: Series, test: Series, seed: int, objective: Objective, kind: Any):
-        super().__init__(train, test, seed)
-        self.objective, self.kind = objective, kind
+    objective: Objective
+    kind: Any  # of the rule, for `tune`
 
     def fit(self) -> None:
         self.task = task_of(self.train, self.test, self.seed)
@@ -125,25 +124,31 @@ class Recurrent(Method):
         return tradeoff(self.network, self.task).area
 
 
-class Peer(Method):
+@dataclass
+class Peer:
     """A method of another library, run for all α at once by a separate Python that has the library."""
 
-    def __init__(self, train: Series, test: Series, seed: int, name: str, python: str, time_limit: float):
-        super().__init__(train, test, seed)
-        self.name, self.python, self.time_limit = name, python, time_limit
+    train: Series
+    test: Series
+    seed: int
+    name: str
+    python: str
+    time_limit: float
 
     def answers(self, alphas: Sequence[float]) -> Iterator[Answers]:
         if len({*self.train.lengths, *self.test.lengths}) > 1:
             raise CannotReadError("reads rows of one length only")
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "request.npz"
-            arrays: dict[str, Any] = {
-                "train": np.stack(self.train.rows()),  # [rows, steps, channels]
-                "test": np.stack(self.test.rows()),
-                "train_labels": np.array(self.train.labels),
-                "test_labels": np.array(self.test.labels),
-            }
-            np.savez(file, alphas=np.array(alphas), seed=np.array(self.seed), **arrays)
+            np.savez(
+                file,
+                alphas=alphas,
+                seed=self.seed,
+                train=np.stack(self.train.rows()),  # [rows, steps, channels]
+                test=np.stack(self.test.rows()),
+                train_labels=self.train.labels,
+                test_labels=self.test.labels,
+            )
             command = [self.python, str(Path(__file__).with_name("peers.py")), self.name, str(file)]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=self.time_limit)
@@ -157,11 +162,6 @@ class Peer(Method):
         for each in json.loads(lines[-1]):
             yield Answers(**{**each, "labels": np.array(each["labels"]), "steps": np.array(each["steps"])})
 
-    def fit(self) -> None:
-        raise NotImplementedError
-
-    tune = predict = fit  # type: ignore[assignment]
-
 
 def task_of(train: Series, test: Series, seed: int) -> OwnData:
     """The set as a task, a fifth of the training rows set aside for validation."""
@@ -171,6 +171,10 @@ def task_of(train: Series, test: Series, seed: int) -> OwnData:
 def whole(source: Any) -> Batch:
     """All rows of a source as one batch on the CPU."""
     return next(source.scan(source.size, torch.device("cpu")))
+
+
+def lengths_of(rows: Batch) -> torch.Tensor:
+    return torch.full((len(rows.inputs),), rows.inputs.shape[1]) if rows.lengths is None else rows.lengths
 
 
 def methods(peers_python: str | None = None, time_limit: float = 3600) -> dict[str, Callable[..., Any]]:

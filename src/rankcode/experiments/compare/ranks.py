@@ -38,10 +38,15 @@ def finished(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if run[record["set"]] == everything]
 
 
+def sets_of(costs: Costs) -> list[str]:
+    """The sets on which some method has a cost."""
+    return sorted(set().union(*costs.values()))
+
+
 def mean_ranks(costs: Costs) -> dict[str, float]:
     """The mean rank of each method over its sets, the best first."""
     ranks: dict[str, list[float]] = {name: [] for name in costs}
-    for each in {each for sets in costs.values() for each in sets}:
+    for each in sets_of(costs):
         names = [name for name in costs if each in costs[name]]
         for name, rank in zip(names, rankdata([round(costs[name][each], 9) for name in names]), strict=True):
             ranks[name].append(float(rank))

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments.compare.ranks import costs_at, different, finished, groups, mean_ranks
+from rankcode.experiments.compare.ranks import costs_at, different, finished, groups, mean_ranks, sets_of
 from rankcode.plots.style import BLUE, DARK
 from rankcode.saving.files import write_whole
 
@@ -68,7 +68,7 @@ def by_set(records: Sequence[dict[str, Any]], alpha: float) -> str:
     costs = costs_at(records, alpha)
     names = list(mean_ranks(costs))
     lines = [f"| cost at α = {alpha:g} | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    for each in sorted({each for sets in costs.values() for each in sets}):
+    for each in sets_of(costs):
         own = [costs[name].get(each) for name in names]
         least = min(value for value in own if value is not None)
         cells = ["–" if v is None else f"**{v:.3f}**" if v <= least + 1e-9 else f"{v:.3f}" for v in own]
@@ -100,7 +100,7 @@ def plot_ranks(records: Sequence[dict[str, Any]]) -> Figure:
         low, high = 1, max(2, len(ranks))
         axes.set(xlim=(low - 0.45 * high, high + 0.45 * high), ylim=(-depth - 0.55 * rows - 0.2, 1.0))
         axes.axis("off")
-        axes.set_title(f"cost at α = {alpha:g}: mean rank over {_sets(costs)} sets", loc="left", fontsize=11)
+        axes.set_title(f"cost at α = {alpha:g}: mean rank over {len(sets_of(costs))} sets", loc="left", fontsize=11)
         axes.plot([low, high], [0, 0], color=DARK, lw=1.2)
         for rank in range(low, high + 1):
             axes.plot([rank, rank], [0, 0.15], color=DARK, lw=1.2)
@@ -109,24 +109,14 @@ def plot_ranks(records: Sequence[dict[str, Any]]) -> Figure:
             left = number < (len(ranks) + 1) // 2
             line = number if left else len(ranks) - 1 - number
             y, x = -depth - 0.55 * line, low - 0.1 * high if left else high + 0.1 * high
-            colour = BLUE if name in OURS else DARK
+            colour, weight = (BLUE, "bold") if name in OURS else (DARK, "normal")
             axes.plot([rank, rank, x], [0, y, y], color=colour, lw=0.9)
-            label = f"{name}  {rank:.2f}" if left else f"{rank:.2f}  {name}"
-            weight = "bold" if name in OURS else "normal"
-            axes.text(
-                x + (-0.05 if left else 0.05),
-                y,
-                label,
-                ha="right" if left else "left",
-                va="center",
-                color=colour,
-                weight=weight,
-            )
+            style = {"va": "center", "color": colour, "weight": weight}
+            if left:
+                axes.text(x - 0.05, y, f"{name}  {rank:.2f}", ha="right", **style)
+            else:
+                axes.text(x + 0.05, y, f"{rank:.2f}  {name}", ha="left", **style)
         for number, names in enumerate(joined):
             y = -0.35 * (number + 0.6)
             axes.plot([ranks[names[0]] - 0.06, ranks[names[-1]] + 0.06], [y, y], color=DARK, lw=4, alpha=0.75)
     return figure
-
-
-def _sets(costs: dict[str, dict[str, float]]) -> int:
-    return len({each for sets in costs.values() for each in sets})
