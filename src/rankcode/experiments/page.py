@@ -36,13 +36,11 @@ SCALES = {
 
 def write_page(folder: Path, page: Path) -> None:
     """Write one section for each figure that has numbers."""
-    sections = [HEAD]
-    for name in EXPERIMENTS:
-        file = folder / name / "numbers.json"
-        if file.exists():
-            sections.append(section(name, json.loads(file.read_text()), Path(os.path.relpath(folder, page.parent))))
-    missing = [name for name in EXPERIMENTS if not (folder / name / "numbers.json").exists()]
-    if missing:
+    files = {name: folder / name / "numbers.json" for name in EXPERIMENTS}
+    made = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    beside = Path(os.path.relpath(folder, page.parent))
+    sections = [HEAD, *(section(name, found, beside) for name, found in made.items())]
+    if missing := [name for name in EXPERIMENTS if name not in made]:
         sections.append(f"Not made yet: {', '.join(missing)}.\n")
     page.parent.mkdir(parents=True, exist_ok=True)
     write_whole(page, "\n".join(sections).encode())

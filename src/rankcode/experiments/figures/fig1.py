@@ -103,7 +103,7 @@ def _conventional_numbers(runs: list[Trained], times: dict[str, list[dict]]) -> 
     read = (each["classes"][0]["mean_steps"] for each in late)
     return [
         numbers.accuracy(f"{END}, last step", numbers.reports(runs, Never())),
-        *numbers.answers(f"{END}, first spike", numbers.reports(runs, Threshold(THETA))),
+        *numbers.answers(f"{END}, first spike", runs, Threshold(THETA)),
         numbers.mean(f"{END}: first spikes that are negative", negative, "%", "always"),
         numbers.accuracy(ONLY_POSITIVE, late),
         numbers.mean(f"{ONLY_POSITIVE}: steps after the earliest", delays, "steps", 1.0),

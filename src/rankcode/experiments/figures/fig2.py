@@ -17,7 +17,7 @@ from rankcode.inference import decide, trace
 from rankcode.plots import plot_spike_times, plot_tradeoff
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
 from rankcode.plots.training import draw_spike_times
-from rankcode.rules import FireAt, Never, Rule, Threshold
+from rankcode.rules import FireAt, Never, Threshold
 from rankcode.tasks import TwoSequence
 
 TITLE = "Fig. 2: the 2-sequence problem"
@@ -85,29 +85,23 @@ def _lead(points: Number) -> str:
 
 
 def _numbers(runs: dict[str, list[Trained]], steps: int) -> list[Number]:
-    def reports(name: str, rule: Rule) -> list[dict]:
-        return numbers.reports(runs[name], rule)
-
-    def times(what: str, paper: float, found: list[dict]) -> list[Number]:
+    def first_spike(name: str, accuracy: float, time: float) -> list[Number]:
+        """Ours beside the paper's."""
+        what, found = f"{name}, first spike", numbers.reports(runs[name], Threshold(THETA))
         counted, note = (paper_time(report, steps) for report in found), "from 0, without rows that never fire"
         return [
-            numbers.mean(f"{what}: spike time as the paper counts", counted, "steps", paper, note),
+            numbers.accuracy(what, found, accuracy),
+            numbers.mean(f"{what}: spike time as the paper counts", counted, "steps", time, note),
             numbers.mean_steps(what, found),
         ]
 
-    def own(name: str) -> list[Number]:
-        return numbers.answers(f"{name}, first spike", reports(name, Threshold(THETA)))
-
-    spike, spike_end = reports(SPIKE, Threshold(THETA)), reports(END, Threshold(THETA))
     return [
-        numbers.accuracy("rank-coded, first spike", spike, 95.45),
-        *times("rank-coded, first spike", 14.0, spike),
-        numbers.accuracy("conventional, step 40", reports(END, Never()), 96.84),
-        numbers.accuracy("conventional, step 14", reports(END, FireAt(14)), 89.0),
-        numbers.accuracy("conventional, first spike", spike_end, 96.32),
-        *times("conventional, first spike", 23.0, spike_end),
-        *own(OWN_SPIKE),
-        *own(OWN_END),
+        *first_spike(SPIKE, 95.45, 14.0),
+        numbers.accuracy(f"{END}, step 40", numbers.reports(runs[END], Never()), 96.84),
+        numbers.accuracy(f"{END}, step 14", numbers.reports(runs[END], FireAt(14)), 89.0),
+        *first_spike(END, 96.32, 23.0),
+        *numbers.answers(f"{OWN_SPIKE}, first spike", runs[OWN_SPIKE], Threshold(THETA)),
+        *numbers.answers(f"{OWN_END}, first spike", runs[OWN_END], Threshold(THETA)),
     ]
 
 

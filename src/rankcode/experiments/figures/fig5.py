@@ -201,7 +201,8 @@ def _draw(runs: Mapping[Run, Trained], best: Mapping[str, Composite]) -> Figure:
         for run, curve in chosen.items():
             label = f"β = {run.beta:g}, over θ"
             _line(panel, times(curve), curve.accuracy, color=SHADES[kind][run.beta], marker="o", ms=3, label=label)
-        fixed = [(times(curve)[k], curve.accuracy[k]) for curve in chosen.values() for k in _at_theta(curve)]
+        at_theta = [(curve, curve.thresholds.index(THETA)) for curve in chosen.values()]
+        fixed = [(times(curve)[k], curve.accuracy[k]) for curve, k in at_theta]
         look = {"color": DARK, "ls": "--", "marker": "D", "ms": 5, "mfc": "none"}
         _line(panel, *zip(*fixed, strict=True), label=f"θ = {THETA:g}, over β", **look)
         panel.set(title=f"{kind} training", xlabel="mean time heard (ms)", ylabel="test accuracy (%)")
@@ -238,7 +239,3 @@ def _times(steps):
 
 def _line(axes, time: Sequence[float], accuracy: Sequence[float], **look) -> None:
     axes.plot(time, [100 * each for each in accuracy], **{"lw": 1.3, **look})
-
-
-def _at_theta(curve: Curve) -> list[int]:
-    return [k for k, threshold in enumerate(curve.thresholds) if threshold == THETA]

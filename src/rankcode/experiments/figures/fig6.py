@@ -52,7 +52,7 @@ def reproduce(place: Reproduction) -> Result:
 def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
     found = []
     for name, theta in [*((name, trainings.THETA) for name in runs), (END, THRESHOLDS[END][0])]:
-        found += numbers.answers(f"{name}, θ = {theta:g}", numbers.reports(runs[name], Threshold(theta)))
+        found += numbers.answers(f"{name}, θ = {theta:g}", runs[name], Threshold(theta))
     return [*found, numbers.accuracy(f"{END}, last step", numbers.reports(runs[END], Never()))]
 
 

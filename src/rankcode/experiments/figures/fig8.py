@@ -51,7 +51,7 @@ def reproduce(place: Reproduction) -> Result:
     }
     figure = _draw(seen.activations[0, :length], stored[0], hidden, cell, spike, facts, names)
     drawn: dict[str, Any] = {**facts, **numbers.cost_curves({str(run): [trained]})}
-    drawn |= {"hidden": _rounded(hidden), "cell": _rounded(cell)}
+    drawn |= {name: state.double().round(decimals=3).tolist() for name, state in (("hidden", hidden), ("cell", cell))}
     found = [
         Number("steps read", None, spike, f"of {length}", note=f"recording {facts['recording']}"),
         Number("heard", None, time, "ms"),
@@ -102,10 +102,6 @@ def components(hidden: Tensor, share: float = 0.9) -> int:
     variance = torch.linalg.svdvals((hidden - hidden.mean(0)).double()).square()
     held = variance.cumsum(0) / variance.sum().clamp(min=1e-12)
     return min(len(held), int((held < share).sum()) + 1)
-
-
-def _rounded(states: Tensor) -> list[list[float]]:
-    return [[round(value, 3) for value in step] for step in states.tolist()]
 
 
 def _draw(activations, stored, hidden, cell, spike: int, facts: dict[str, Any], names) -> Figure:

@@ -28,7 +28,7 @@ def reproduce(place: Reproduction) -> Result:
 def _numbers(runs: dict[str, list[Trained]]) -> list[Number]:
     found = []
     for name, trained in runs.items():
-        found += numbers.answers(f"{name}, first spike", numbers.reports(trained, Threshold(trainings.THETA)))
+        found += numbers.answers(f"{name}, first spike", trained, Threshold(trainings.THETA))
     return [*found, numbers.accuracy(f"{END}, last step", numbers.reports(runs[END], Never()))]
 
 

@@ -32,8 +32,9 @@ def reports(trained: Iterable[Trained], rule: Rule, model: str = "last") -> list
     return [each.report(rule, model=model) for each in trained]
 
 
-def answers(what: str, found: Reports) -> list[Number]:
-    """Accuracy and steps."""
+def answers(what: str, trained: Iterable[Trained], rule: Rule) -> list[Number]:
+    """Accuracy and steps of the last models."""
+    found = reports(trained, rule)
     return [accuracy(what, found), mean_steps(what, found)]
 
 
