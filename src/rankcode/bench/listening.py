@@ -152,7 +152,7 @@ def detections(score: np.ndarray, threshold: float, refractory: int) -> list[tup
     return found
 
 
-def measure_listening(network: Network, tracks: dict[str, Track], chosen: Iterable[Policy] = ()) -> list[Point]:
+def measure_listening(network: Network, tracks: dict[str, Track]) -> list[Point]:
     """Recall and false alarms of every policy over thresholds."""
     names = network.label_names or ()
     if not {word.word for word in tracks["keywords"].words} & set(names):
@@ -161,8 +161,7 @@ def measure_listening(network: Network, tracks: dict[str, Track], chosen: Iterab
     keywords = [label for label, name in enumerate(names) if name not in NOT_KEYWORDS]
     seconds = [network.front_end.heard(torch.tensor([step]), torch.tensor([1 << 40])).item() / 1000 for step in (1, 2)]  # type: ignore[union-attr]
     points = []
-    unknown = names.index("unknown") if "unknown" in names else None
-    for policy in chosen or policies(unknown):
+    for policy in policies(names.index("unknown") if "unknown" in names else None):
         scores = {name: lasting(policy.score(each)[:, keywords], policy.patience) for name, each in outputs.items()}
         for threshold in THRESHOLDS:
             found = {

@@ -111,7 +111,8 @@ def running_server(model: str, *options: str) -> Iterator[tuple[int, int, int]]:
                     break
             else:
                 raise RuntimeError(f"the server did not start: {line.removeprefix('rankcode: ').strip()}")
-            started, reader = json.loads(line), threading.Thread(target=_discard, args=(process.stderr,), daemon=True)
+            # Read to the end: a full pipe would stop the server.
+            started, reader = json.loads(line), threading.Thread(target=process.stderr.read, daemon=True)
             reader.start()
             try:
                 yield started["port"], process.pid, started["streams"]
@@ -120,12 +121,6 @@ def running_server(model: str, *options: str) -> Iterator[tuple[int, int, int]]:
                 reader.join()
         finally:
             process.terminate()
-
-
-def _discard(lines: Iterable[str]) -> None:
-    """Read to the end: a full pipe would stop the server."""
-    for _ in lines:
-        pass
 
 
 class _Playing:
@@ -152,10 +147,7 @@ class _Connection:
         self.socket.sendall(
             f"{request}Sec-WebSocket-Key: {16 * 'A'}AAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
-        while b"\r\n\r\n" not in self.incoming:
-            part = self.socket.recv(4096)
-            if not part:
-                break
+        while b"\r\n\r\n" not in self.incoming and (part := self.socket.recv(4096)):
             self.incoming += part
         head, _, self.incoming = self.incoming.partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 101"):
@@ -247,11 +239,8 @@ class _Results:
         heard = message["milliseconds"] / 1000 if message["fired"] else PACKET_SECONDS * len(stream.clip.packets)
         if now < measured_from:
             return
-        same = (message["label"], message["steps"], message["fired"]) == (
-            expected.label,
-            expected.steps,
-            expected.fired,
-        )
+        answer = message["label"], message["steps"], message["fired"]
+        same = answer == (expected.label, expected.steps, expected.fired)
         self.different += not (same and abs(message["probability"] - expected.probability) < TOLERANCE)
         self.latencies.append(1000 * (now - stream.started - heard))
 
@@ -261,8 +250,7 @@ def measure_serving(
 ) -> Served:
     """Play this many streams to the server of `running_server`, after a warm-up."""
     port, process, capacity = server
-    sizes = [per_connection] * (streams // per_connection)
-    sizes += [streams % per_connection] if streams % per_connection else []
+    sizes = [min(per_connection, streams - first) for first in range(0, streams, per_connection)]
     connections, results = [], _Results()
     with selectors.DefaultSelector() as selector:
         for place, size in enumerate(sizes):
@@ -277,9 +265,9 @@ def measure_serving(
         measured_from = begun + WARM_UP_SECONDS
         own, before, turn = time.process_time(), _cpu_seconds(process), 0
         while (now := time.perf_counter()) < measured_from + seconds:
-            if now - begun < turn * PACKET_SECONDS / PHASES:
-                time.sleep(max(0.0, begun + turn * PACKET_SECONDS / PHASES - now))
             due = begun + turn * PACKET_SECONDS / PHASES
+            if now < due:
+                time.sleep(due - now)
             for connection in connections[turn % PHASES :: PHASES]:
                 connection.play(clips, due, due >= begun + connection.delay)
             turn += 1
