@@ -174,10 +174,8 @@ def train_student(
 def pretrain(sounds: Sounds, epochs: float = 150, batch_size: int = 512, seeds: int = 4) -> Iterator[Network]:
     """Networks trained on these recordings, with one teacher."""
     device = sounds.samples.device
-    frames = (
-        LOG_MEL.frames(each.cpu().float() / 32768) for each in sounds.samples[:: max(1, len(sounds.samples) // 4000)]
-    )
-    front_end = Audio.of(frames, LOG_MEL, context=0)
+    some = sounds.samples[:: max(1, len(sounds.samples) // 4000)]
+    front_end = Audio.of((LOG_MEL.frames(each.cpu().float() / 32768) for each in some), LOG_MEL, context=0)
     torch.manual_seed(0)
     teacher = Teacher().to(device)
 
@@ -240,17 +238,16 @@ class Score(NamedTuple):
 
 
 @torch.no_grad()
-def score(network: Network, sounds: Sounds, seed: int = 0) -> Score:
+def score(network: Network, sounds: Sounds) -> Score:
     """With the threshold and bias that have the highest mean of both accuracies within MAX_MILLISECONDS."""
-    generator, front_end = torch.Generator().manual_seed(seed), cast("Audio", network.front_end)
+    generator, front_end = torch.Generator().manual_seed(0), cast("Audio", network.front_end)
     begins = torch.randint(len(sounds.noise) - SECOND, (SILENCES,), generator=generator)
     volumes = torch.rand(SILENCES, generator=generator)
-    silence = [
-        sounds.noise[begin : begin + SECOND].cpu() * volume for begin, volume in zip(begins, volumes, strict=True)
-    ]
     waveforms = [row[:size].cpu().float() / 32768 for row, size in zip(sounds.samples, sounds.lengths, strict=True)]
-    frames = [LOG_MEL.frames(waveform) for waveform in (*waveforms, *silence)]
-    sizes = torch.tensor([len(waveform) for waveform in (*waveforms, *silence)])
+    for begin, volume in zip(begins, volumes, strict=True):
+        waveforms.append(sounds.noise[begin : begin + SECOND].cpu() * volume)
+    frames = [LOG_MEL.frames(waveform) for waveform in waveforms]
+    sizes = torch.tensor([len(waveform) for waveform in waveforms])
     labels = torch.cat([sounds.labels.cpu(), torch.full((SILENCES,), SILENCE)])
     found, longest = [], max(map(len, frames))
     for rows in torch.arange(len(frames)).split(1024):

@@ -57,14 +57,11 @@ def plot_answers(
     columns = -(-len(rows) // lines)
     figure = Figure(figsize=(max(4.6 * columns, 6.4), 4.4 * lines + 0.5), layout="constrained")
     axes = figure.subplots(2 * lines, columns, squeeze=False)
-    panels = [
-        (axes[2 * line][column], axes[2 * line + 1][column]) for line in range(lines) for column in range(columns)
-    ]
-    for number, (above, below) in enumerate(panels):
-        if number >= len(rows):
-            above.remove()
-            below.remove()
-            continue
+    panels = list(zip(axes[::2].flatten(), axes[1::2].flatten(), strict=True))
+    for above, below in panels[len(rows) :]:
+        above.remove()
+        below.remove()
+    for number, (above, below) in enumerate(panels[: len(rows)]):
         truth = None if true_labels is None else str(true_labels[number])
         title = _draw_row(above, below, network, rows[number], rule, truth)
         name = [] if names is None else [short(names[number], TITLE_WIDTH)]

@@ -24,9 +24,8 @@ def plot_confusion(matrices: Mapping[str, Sequence[Sequence[int]]], names: Seque
     margin = 0.9 + 0.09 * min(MAX_NAME, max(map(len, names)))
     size = max(cell * len(names) + margin, 4.2)
     figure = Figure(figsize=(size * len(matrices), size + 0.3), layout="constrained")
-    for axes, (title, matrix) in zip(
-        figure.subplots(1, len(matrices), squeeze=False)[0], matrices.items(), strict=True
-    ):
+    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for axes, (title, matrix) in zip(panels, matrices.items(), strict=True):
         _draw_matrix(axes, np.asarray(matrix), names, cell)
         wrapped = textwrap.fill(title, max(16, int((size - margin) / 0.09)))
         axes.set_title(wrapped, loc="left", fontsize=10, parse_math=False)
