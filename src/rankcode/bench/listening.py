@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
 }
 STAGGER = DEFAULTS["stagger"]
 COPIES = 6  # computed; a listener has fewer by default
+Heard = dict[str, list[tuple[float, str]]]  # by track, seconds and words of the detections
 
 
 class Outputs(NamedTuple):
@@ -175,13 +176,7 @@ def measure_listening(network: Network, tracks: dict[str, Track]) -> list[Point]
     return points
 
 
-def _point(
-    policy: Policy,
-    threshold: float,
-    tracks: dict[str, Track],
-    found: dict[str, list[tuple[float, str]]],
-    keywords: list[str],
-) -> Point:
+def _point(policy: Policy, threshold: float, tracks: dict[str, Track], found: Heard, keywords: list[str]) -> Point:
     track = tracks["keywords"]
     begins = [word.begin for word in track.words]
     delays: dict[int, float] = {}  # of the keywords that were found

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -27,11 +27,8 @@ WARM_SECONDS = 0.1  # shorter cases run twice in their turn, and the second time
 def machine(device: str) -> dict[str, str]:
     """The processor, the number of threads, the version of PyTorch and, if one is used, the GPU."""
     processor = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            processor = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as file:
+        processor = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
     found = {"processor": processor, "threads": str(torch.get_num_threads()), "torch": torch.__version__}
     return {"gpu": torch.cuda.get_device_name(device), **found} if device.startswith("cuda") else found
 
