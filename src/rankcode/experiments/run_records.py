@@ -40,11 +40,9 @@ def thin(folder: RunFolder, select: str, histograms: bool) -> None:
         )
         if validation != spike:
             kept["validation"] = validation
-        more = {"steps_histogram"} if histograms else set()
-        more |= set() if lines else {"classes"}
-        kept["first_spike"] = spike | {
-            name: record["first_spike"][name] for name in more & record["first_spike"].keys()
-        }
+        more = {"steps_histogram": histograms, "classes": not lines}
+        report = record["first_spike"]
+        kept["first_spike"] = spike | {name: report[name] for name in more if more[name] and name in report}
         lines.append(json.dumps(_rounded(kept), separators=(",", ":")).encode() + b"\n")
     write_whole(folder.path / "metrics.jsonl", b"".join(lines))
 

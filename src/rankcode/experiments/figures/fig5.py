@@ -86,11 +86,8 @@ def times(curve: Curve) -> tuple[float, ...]:
 
 def reproduce(place: Reproduction) -> Result:
     kinds = (RANK_CODED, CONVENTIONAL)
-    runs = {
-        Run(kind, beta): place.trained(trainings.of(place, Run(kind, beta)))
-        for kind in kinds
-        for beta in trainings.betas(place)
-    }
+    wanted = [Run(kind, beta) for kind in kinds for beta in trainings.betas(place)]
+    runs = {run: place.trained(trainings.of(place, run)) for run in wanted}
     groups = {kind: {str(run): trained for run, trained in runs.items() if run.kind == kind} for kind in kinds}
     groups[EVERY] = {EVERY: place.trained(trainings.every_step(place))}
     groups |= {name: {name: place.trained(trainings.until_spike(place, theta))} for theta, name in UNTIL.items()}
