@@ -36,10 +36,8 @@ def test_latencies_are_drawn_against_the_number_of_streams():
 
 
 def test_time_and_memory_of_long_rows_are_drawn_against_the_steps_read():
-    def step(mode, engine, ideal, number):
-        return Measured(
-            mode, 16, "", engine, "float32", False, number, number, number, 2 * number, None, 1, None, ideal
-        )
+    def step(mode, engine, ideal, ms):
+        return Measured(mode, 16, "", engine, "float32", False, ms, ms, ms, 2 * ms, None, 1, None, ideal)
 
     found = {
         steps: [

@@ -4,6 +4,14 @@ import torch
 from rankcode.experiments.speech_sounds import SECOND, Sounds
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The reproduction at smoke scale, whose runs the tests of a file share."""
+    from rankcode.experiments.reproduction import Reproduction  # which needs matplotlib
+
+    return Reproduction("smoke", tmp_path_factory.mktemp("reproduction"), device="cpu", progress=False)
+
+
 @pytest.fixture(scope="session")
 def sounds():
     """Tones of two lengths, and noise."""

@@ -25,11 +25,6 @@ from rankcode.rules import Never, Threshold
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Reproduction("smoke", tmp_path_factory.mktemp("reproduction"), device="cpu", progress=False)
-
-
-@pytest.fixture(scope="module")
 def settings(place):
     return two_sequence.settings(place)
 

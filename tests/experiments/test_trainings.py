@@ -135,9 +135,8 @@ def constant(answer, task):
         for parameter in network.parameters():
             parameter.zero_()
         network.readout.bias.fill_(answer)
-    return SimpleNamespace(
-        setting=SimpleNamespace(task=task), model=lambda name: network, device=torch.device("cpu")
-    )  # fmt: skip
+    setting = SimpleNamespace(task=task)
+    return SimpleNamespace(setting=setting, model=lambda name: network, device=torch.device("cpu"))
 
 
 def test_spike_times_are_counted_from_the_earliest_step():

@@ -29,6 +29,10 @@ def panel(figure):
     return figure.axes[0], figure.axes[len(figure.axes) // 2]
 
 
+def boundaries(axes):
+    return [line for line in axes.get_lines() if line.get_label() == answers.BOUNDARY]
+
+
 @pytest.mark.parametrize(
     ("network", "rule"),
     [
@@ -43,8 +47,8 @@ def test_the_answer_is_where_the_largest_probability_first_reaches_the_boundary(
     inputs = WAVE[None] if network.front_end is None else network.front_end(WAVE[None])[0]
     decision = rc.decide(network, inputs, rule=rule)
     _, below = panel(answers.plot_answers(network, [WAVE], rule=rule))
-    *classes, dot, _ = [line for line in below.get_lines() if line.get_label() != answers.BOUNDARY]
-    (boundary,) = [line for line in below.get_lines() if line.get_label() == answers.BOUNDARY]
+    (boundary,) = boundaries(below)
+    *classes, dot, _ = [line for line in below.get_lines() if line is not boundary]
     steps, lowest = boundary.get_xdata(), boundary.get_ydata()
     largest = np.max([np.interp(steps, line.get_xdata(), line.get_ydata()) for line in classes], 0)
     reached = largest >= lowest - 0.005  # the grid on which the rule is asked
@@ -64,7 +68,7 @@ def test_what_comes_after_the_answer_is_faint_and_the_title_says_when():
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["0", "1", "2", "answer"]  # planted steps have no boundary
     with_features = answers.plot_answers(RECURRENT, [WAVE], rule=FirstFeatures())  # nor has a rule that reads features
-    assert answers.BOUNDARY not in [line.get_label() for line in panel(with_features)[1].get_lines()]
+    assert boundaries(panel(with_features)[1]) == []
     silent = answers.plot_answers(RECURRENT, [WAVE], rule=rc.Never())
     assert "after 60 of 60 steps, without a spike" in " ".join(panel(silent)[0].get_title(loc="left").split())
     assert [*panel(silent)[0].patches, *panel(silent)[1].patches] == []
@@ -91,7 +95,7 @@ def test_membranes_are_compared_with_theta():
     network = rc.Network(rc.cells.LIF(1, 3, emits="membranes"), 3)
     _, below = panel(answers.plot_answers(network, [3 * WAVE], rule=rc.Threshold(0.4)))
     assert below.get_ylabel() == "membrane"
-    assert [set(line.get_ydata()) for line in below.get_lines() if line.get_label() == answers.BOUNDARY] == [{0.4}]
+    assert [set(line.get_ydata()) for line in boundaries(below)] == [{0.4}]
 
 
 def test_sound_is_drawn_as_its_frames_and_the_answer_hides_what_was_not_heard():
