@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from rankcode.experiments.compare.ranks import costs_at, different, groups, mean_ranks
+from rankcode.experiments.compare.ranks import different, groups, mean_ranks, means_at
 
 
 def named(rows):
@@ -20,7 +20,7 @@ def test_costs_are_means_over_seeds():
         {**one, "seed": 0, "cost": 0.2}, {**one, "seed": 1, "cost": 0.4}, {**one, "seed": 2, "error": "no memory"},
         {**one, "seed": 0, "cost": 9.0, "alpha": 1.0},
     ]  # fmt: skip
-    assert costs_at(records, 0.1) == {"a": {"s": pytest.approx(0.3)}}
+    assert means_at(records, 0.1) == {"a": {"s": pytest.approx(0.3)}}
 
 
 def test_equals_share_a_rank_and_a_missing_set_counts_for_the_others_only():

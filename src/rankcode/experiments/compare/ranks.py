@@ -19,12 +19,12 @@ SIGNIFICANCE = 0.05
 Costs = dict[str, dict[str, float]]  # by method and set
 
 
-def costs_at(records: Iterable[dict[str, Any]], alpha: float) -> Costs:
-    """Means over seeds."""
+def means_at(records: Iterable[dict[str, Any]], alpha: float, column: str = "cost") -> Costs:
+    """Means over seeds, of the costs or of another column."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in records:
-        if record["alpha"] == alpha and "cost" in record:
-            found.setdefault(record["method"], {}).setdefault(record["set"], []).append(record["cost"])
+        if record["alpha"] == alpha and record.get(column) is not None:
+            found.setdefault(record["method"], {}).setdefault(record["set"], []).append(record[column])
     return {name: {each: fmean(values) for each, values in sets.items()} for name, sets in found.items()}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rankcode.experiments.compare.ranks import costs_at, different, finished, groups, mean_ranks, sets_of
+from rankcode.experiments.compare.ranks import different, finished, groups, mean_ranks, means_at, sets_of
 from rankcode.plots.style import BLUE, DARK
 from rankcode.saving.files import write_whole
 
@@ -39,33 +39,23 @@ def tables(records: Sequence[dict[str, Any]]) -> str:
 
 
 def summary(records: Sequence[dict[str, Any]], alpha: float) -> str:
-    costs = costs_at(records, alpha)
+    means = {column: means_at(records, alpha, column) for column in COLUMNS}
     lines = [
         f"| α = {alpha:g} | mean rank | cost | accuracy | earliness | harmonic mean | area | fit (s) | ms a case "
         "| sets | seeds |",
         "|---" * 11 + "|",
     ]
-    for name, rank in mean_ranks(costs).items():
-        own = [r for r in records if r["method"] == name and r["alpha"] == alpha and "cost" in r]
-        means = [(mean_over_sets(own, column), digits) for column, digits in COLUMNS.items()]
-        cells = ["" if mean is None else f"{mean:.{digits}f}" for mean, digits in means]
-        seeds = len({r["seed"] for r in own})
-        lines.append(f"| {name} | {rank:.2f} | {' | '.join(cells)} | {len(costs[name])} | {seeds} |")
+    for name, rank in mean_ranks(means["cost"]).items():
+        by_column = [(means[column].get(name), digits) for column, digits in COLUMNS.items()]
+        cells = ["" if sets is None else f"{fmean(sets.values()):.{digits}f}" for sets, digits in by_column]
+        seeds = len({r["seed"] for r in records if r["method"] == name and r["alpha"] == alpha and "cost" in r})
+        lines.append(f"| {name} | {rank:.2f} | {' | '.join(cells)} | {len(means['cost'][name])} | {seeds} |")
     return "\n".join(lines)
-
-
-def mean_over_sets(records: Sequence[dict[str, Any]], column: str) -> float | None:
-    """The mean over sets of the means over seeds."""
-    values: dict[str, list[float]] = {}
-    for record in records:
-        if record[column] is not None:
-            values.setdefault(record["set"], []).append(record[column])
-    return fmean(map(fmean, values.values())) if values else None
 
 
 def by_set(records: Sequence[dict[str, Any]], alpha: float) -> str:
     """The cost of every method on every set; the lowest in bold."""
-    costs = costs_at(records, alpha)
+    costs = means_at(records, alpha)
     names = list(mean_ranks(costs))
     lines = [f"| cost at α = {alpha:g} | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for each in sets_of(costs):
@@ -89,11 +79,11 @@ def missing(records: Sequence[dict[str, Any]]) -> list[str]:
 def plot_ranks(records: Sequence[dict[str, Any]]) -> Figure:
     """Mean ranks at each α, the best on the left; a bar joins methods that do not differ significantly."""
     alphas = sorted({record["alpha"] for record in records if "cost" in record})
-    count = max((len(costs_at(records, alpha)) for alpha in alphas), default=2)
+    count = max((len(means_at(records, alpha)) for alpha in alphas), default=2)
     rows = (count + 1) // 2
     figure = Figure(figsize=(9, len(alphas) * (1.1 + 0.3 * rows)), layout="constrained")
     for axes, alpha in zip(figure.subplots(len(alphas), squeeze=False)[:, 0], alphas, strict=True):
-        costs = costs_at(records, alpha)
+        costs = means_at(records, alpha)
         ranks = mean_ranks(costs)
         joined = groups(ranks, different(costs))
         depth = 0.35 * (len(joined) + 1)  # below the bars come the names
