@@ -67,8 +67,7 @@ def measure_grid(shapes: Sequence[Shape], repeats: int, progress: bool = True) -
     with Progress(len(shapes), progress) as bar:
         for done, shape in enumerate(shapes):
             if bar.due(done):
-                size = f"{shape.cell} of {shape.hidden_size}, {shape.batch_size} rows of {shape.steps} steps"
-                bar.show(done, size)
+                bar.show(done, f"{shape.cell} of {shape.hidden_size}, {shape.batch_size} rows of {shape.steps} steps")
             engines = tuple(engine for engine in ENGINES if engine in runnable(shape, "cpu"))
             found = measure(shape, engines, "cpu", repeats, progress=False, ways=SPIKES, memory=False)
             for mode in ("training", "inference"):
@@ -96,8 +95,7 @@ def grid_table(found: Iterable[GridRow]) -> str:
     reached, near = [], []
     for row in found:
         shape = row.shape
-        both = row.auto, row.auto_to_fastest
-        ratios, to_fastest = (" / ".join(f"{each:.2f}" for each in part) for part in both)
+        ratios, to_fastest = (" / ".join(f"{each:.2f}" for each in part) for part in (row.auto, row.auto_to_fastest))
         reached += [ratio <= goal for ratio, goal in zip(row.auto, row.goals, strict=True)]
         near += [each <= NEAR for each in row.auto_to_fastest]
         lines.append(

@@ -80,14 +80,13 @@ def _numbers(runs: dict[str, list[Trained]], times: dict[str, list[dict]], task:
         reports = numbers.reports(runs[name], RULES[name])
         beyond = (each["mean_steps"] - least for each in reports)
         on_time = (100 * trainings.share_at(each, 0) for each in times[name])
-        saved = {key: [_saved(runs, name, of)] for key, of in (("steps", share_read), ("time", trainings.seconds))}
         found += [
             numbers.accuracy(f"{name}, first spike", reports, 100.0, theta),
             numbers.mean_steps(f"{name}, first spike", reports, ideal),
             numbers.mean(f"{name}: steps beyond the limit", beyond, "steps", note=same),
             numbers.mean(f"{name}: positive sequences with a spike at the earliest step", on_time, "%", "almost all"),
-            numbers.mean(f"{name}: steps saved in training", saved["steps"]),
-            numbers.mean(f"{name}: training time saved", saved["time"], note=shared),
+            numbers.mean(f"{name}: steps saved in training", [_saved(runs, name, share_read)]),
+            numbers.mean(f"{name}: training time saved", [_saved(runs, name, trainings.seconds)], note=shared),
         ]
     best = numbers.reports(runs[SPIKE], RULES[SPIKE], "best")
     found.insert(1, numbers.accuracy(f"{SPIKE}, best on validation data", best, 100.0, "same training"))
