@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from rankcode.plots.style import BLUE, COLOURS, GREY, RED, plain
+from rankcode.plots.style import BLUE, COLOURS, GREY, RED, legend_below, plain
 
 
 def plot_training(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
@@ -27,8 +27,7 @@ def plot_training(records: Sequence[Mapping[str, Any]], title: str) -> Figure:
     upper.set(ylabel="accuracy (%)")
     upper.set_title(title, loc="left", parse_math=False)
     lower.set(ylabel="mean steps read", xlabel="training examples", ylim=(0, None))
-    handles, names = upper.get_legend_handles_labels()
-    figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=len(names))
+    legend_below(figure, *upper.get_legend_handles_labels())
     for axes in (upper, lower):
         plain(axes)
     return figure
