@@ -50,6 +50,11 @@ class Batch(NamedTuple):
     labels: Tensor  # [rows], int64
     lengths: Tensor | None = None  # [rows], int64; None: every row has all steps of the inputs
 
+    def rows(self, index: Tensor | slice) -> Batch:
+        """These rows of the batch."""
+        lengths = None if self.lengths is None else self.lengths[index]
+        return Batch(self.inputs[index], self.labels[index], lengths)
+
 
 @runtime_checkable
 class Source(Protocol):

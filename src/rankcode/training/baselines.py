@@ -24,8 +24,8 @@ def nearest_neighbour(train: Batch, test: Batch | None = None) -> float:
     """The accuracy of answering with the class of the nearest training row, by the Euclidean distance of whole rows;
     without test rows, of the nearest other training row. Where one row has ended and the other has not, values count as
     different as those of unrelated rows. At most MAX_ROWS rows of each are compared."""
-    train = _some_rows(train)
-    tried = train if test is None else _some_rows(test)
+    train = train.rows(_places(len(train.labels)))
+    tried = train if test is None else test.rows(_places(len(test.labels)))
     steps = max(train.inputs.shape[1], tried.inputs.shape[1])
     (rows, there), (others, others_there) = _flat(tried, steps), _flat(train, steps)
     unrelated = 2 * others.square().sum() / others_there.sum()
@@ -41,11 +41,6 @@ def _inputs(source: Packed) -> Batch:
     stored, labels, lengths = source.take(_places(source.size), "cpu")
     inputs, lengths = (stored, lengths) if source.encode is None else source.encode(stored, lengths)
     return Batch(inputs, labels, lengths)
-
-
-def _some_rows(batch: Batch) -> Batch:
-    index = _places(len(batch.labels))
-    return Batch(*(None if part is None else part[index] for part in batch))  # type: ignore[arg-type]
 
 
 def _places(rows: int) -> Tensor:

@@ -50,8 +50,7 @@ class Processes:
         if self.count == 1:
             return batch, 1.0
         own, weight = self.own_rows(torch.arange(len(batch.labels), device=batch.labels.device))
-        inputs, labels, lengths = batch
-        return Batch(inputs[own], labels[own], None if lengths is None else lengths[own]), weight
+        return batch.rows(own), weight
 
     def own_rows(self, index: Tensor) -> tuple[Tensor, float]:
         """Those of the rows of a batch that belong to this process, and their weight."""

@@ -230,16 +230,15 @@ def _size_lazy_layers(network: Network, source: Source, config: Training, device
     """Run lazy layers once, so that they get their size and weights."""
     _seed(device, config.seed)
     if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
-        inputs, _, lengths = next(source.batches(config.batch_size, config.seed, device))
-        decide(network, inputs[:1], None if lengths is None else lengths[:1], Never())
+        first = next(source.batches(config.batch_size, config.seed, device)).rows(slice(1))
+        decide(network, first.inputs, first.lengths, Never())
 
 
 def _batches(source: Source, config: Training, device: torch.device, start: int) -> Iterator[Batch]:
     if start > 0 and isinstance(source, Loader) and source.epoch(config.batch_size) is None:
         warnings.warn("the data loader does not know its length: it starts again from its beginning", stacklevel=3)
-    if (
-        isinstance(source, Loader) and source.rows is None
-    ):  # checked on the CPU and then sent, without waiting for a GPU
+    if isinstance(source, Loader) and source.rows is None:
+        # Checked on the CPU and then sent, without waiting for a GPU.
         return source.batches(config.batch_size, config.seed, None, start)
     return source.batches(config.batch_size, config.seed, device, start)
 
