@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from rankcode.saving.files import write_whole, writing
+from rankcode.saving.files import whole_file, write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,9 +47,8 @@ class Picture:
 
 
 def write_picture(path: Path, figure: Figure, author: str) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150, metadata={"Software": author})
-    write_whole(path, picture.getvalue())
+    with whole_file(path) as picture:
+        figure.savefig(picture, format="png", dpi=150, metadata={"Software": author})
 
 
 def check_writable(path: Path, author: str, option: str) -> None:

@@ -7,7 +7,6 @@ A folder is a run folder once it has a config.json. Folders with other files are
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from contextlib import ExitStack, suppress
@@ -38,7 +37,7 @@ from rankcode.saving.description import (
     read_part,
     read_value,
 )
-from rankcode.saving.files import alone_in, write_whole, writing
+from rankcode.saving.files import alone_in, whole_file, write_whole, writing
 from rankcode.saving.model_file import different_weights, load_model, save
 from rankcode.saving.traces_file import read_traces, write_traces
 from rankcode.stopping import Tuning, tune_on
@@ -235,9 +234,8 @@ class RunFolder:
             self._draw("training.png", plot_training(self.records(), title))
 
     def _draw(self, name: str, figure: Any) -> None:
-        picture = io.BytesIO()
-        figure.savefig(picture, dpi=120)
-        write_whole(self.path / name, picture.getvalue())
+        with whole_file(self.path / name) as picture:
+            figure.savefig(picture, dpi=120)
 
     def close(self) -> None:
         """Release the lock on the folder."""

@@ -7,7 +7,6 @@ part in the choice.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from contextlib import closing
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from typing import Any
 from rankcode.data.sources import BadData
 from rankcode.metrics import area, cost
 from rankcode.rules import Threshold
-from rankcode.saving.files import write_whole
+from rankcode.saving.files import whole_file
 from rankcode.saving.run_folder import RunFolder
 from rankcode.stopping import Wish
 from rankcode.sweeps.sweep_folder import SweepFolder
@@ -71,9 +70,8 @@ def draw_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) ->
     if curves and find_spec("matplotlib") is not None:
         from rankcode.plots.front import plot_front
 
-        picture = io.BytesIO()
-        plot_front(curves, composite(results), f"Sweep {folder.path.name}, test data").savefig(picture, dpi=120)
-        write_whole(folder.path / "front.png", picture.getvalue())
+        with whole_file(folder.path / "front.png") as picture:
+            plot_front(curves, composite(results), f"Sweep {folder.path.name}, test data").savefig(picture, dpi=120)
 
 
 def pick(path: str, **wish: float | None) -> dict[str, Any]:
