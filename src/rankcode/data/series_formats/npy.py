@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,7 @@ def label_file(path: Path) -> Path:
 
 def npy_blocks(path: Path, options: Options) -> Iterator[Callable[[], Series]]:
     """The same without labels, in blocks of rows."""
-    with open_file(path) as file:
-        _checked(file, path, "X")
-    array = np.load(path, mmap_mode="r") if path.stat().st_size > BLOCK_BYTES else None
+    array = _read(path, "X") if path.stat().st_size > BLOCK_BYTES else None
     if array is None or array.ndim < 2:
         yield lambda: read_npy(path, options)["train"]
         return
@@ -60,17 +58,13 @@ def is_labels(path: Path) -> bool:
 
 def _read(path: Path, what: str) -> np.ndarray:
     """The array, memory-mapped if it is large: processes share it, and it may be larger than memory."""
-    with open_file(path) as file:
-        _checked(file, path, what)
-    # Read-only: of a mapping that may be written to, Linux allows no more than there is memory.
-    return np.load(path, mmap_mode="r" if path.stat().st_size > BLOCK_BYTES else None)
-
-
-def _checked(file: BinaryIO, path: Path, what: str) -> None:
-    """Raise unless the file is as large as its header announces."""
     try:
-        check_header(file, path.stat().st_size, path, what)
+        with open_file(path) as file:
+            size = path.stat().st_size
+            check_header(file, size, path, what)
     except (BadData, OSError, MemoryError):
         raise
     except Exception:  # damage shows as any of several exceptions
         raise BadData(f"{path}: not an .npy file, or a damaged one") from None
+    # Read-only: of a mapping that may be written to, Linux allows no more than there is memory.
+    return np.load(path, mmap_mode="r" if size > BLOCK_BYTES else None)
