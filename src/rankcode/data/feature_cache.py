@@ -69,11 +69,7 @@ class Job(Protocol):
     """What a line of the index stands for."""
 
     key: str  # changes with the files and the settings
-
-    @property
-    def size(self) -> int:
-        """Recordings or files."""
-        ...
+    size: int  # recordings or files
 
     def run(self) -> tuple[Any, dict[str, Any]]:
         """The frames as a buffer, and what the line has besides format, key and number of bytes."""
@@ -177,10 +173,7 @@ class _Recordings:
     def __init__(self, folder: Path, recordings: Sequence[Recording], read: Read, settings: Settings):
         self.folder, self.recordings, self.read, self.settings = folder, recordings, read, settings
         self.key = key_of([folder / recording.name for recording in recordings], settings, recordings)
-
-    @property
-    def size(self) -> int:
-        return len(self.recordings)
+        self.size = len(recordings)
 
     def run(self) -> tuple[bytes, dict[str, Any]]:
         kept, frames, left_out = [], [], []

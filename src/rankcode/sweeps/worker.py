@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -74,16 +75,11 @@ def thresholds_of(run: StandardRun, thresholds: list[float]) -> list[float]:
     return sorted({*thresholds, *(() if own is None else (own,))})
 
 
-class _Task:
-    """A task with the data that was read for a cell, for all runs of a process."""
-
-    def __init__(self, read: Any):
-        self.read = read
-
-
 @cache
-def _task(description: str, augment: bool | None, cell: str | None, recipe: str | None) -> _Task:
+def _task(description: str, augment: bool | None, cell: str | None, recipe: str | None) -> SimpleNamespace:
+    """`read`: a task with the data that was read for a cell, for all runs of a process."""
     described = json.loads(description)
     if augment is not None and "augment" not in described:
         raise ValueError(f"augment= does not apply to {Path(described.get('path', '')).name or 'this task'}")
-    return _Task(read_part(described | ({} if augment is None else {"augment": augment}), TASK_KINDS, "task"))
+    described |= {} if augment is None else {"augment": augment}
+    return SimpleNamespace(read=read_part(described, TASK_KINDS, "task"))

@@ -9,6 +9,7 @@ import os
 import warnings
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -124,7 +125,8 @@ def fit_series(
         settings = recipe("default", len(part.labels))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = standard_network(_Shape(part, len(names)), settings.cell, settings.hidden_size)
+            shape = SimpleNamespace(input_shape=(part.values.shape[2],), num_classes=len(names))
+            network = standard_network(shape, settings.cell, settings.hidden_size)
         training = Training(seed=seed, progress=progress, device=device)
         rows = part.rows(torch.arange(len(copies)).repeat_interleave(copies.round().long()))  # as they were given
         with warnings.catch_warnings():  # it recommends settings that are not given here
@@ -235,15 +237,6 @@ def physical_memory() -> float:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # on Windows
         return float("inf")
-
-
-class _Shape:
-    """What `standard_network` asks of a task."""
-
-    name = "series"
-
-    def __init__(self, rows: LabelledSeries, num_classes: int):
-        self.input_shape, self.num_classes = (rows.values.shape[2],), num_classes
 
 
 def _arrays(series: LabelledSeries) -> tuple[Tensor, Tensor, Tensor]:
