@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +24,9 @@ SHARE = 0.7  # of the time that streams may take: messages need time too, and a 
 def measured_streams(model: ServedModel) -> int:
     """As many streams as can be read in a share of the time in which their sound arrives, and at most
     `Limits().max_clients`; for other data than sound, the default of `Limits`."""
-    if model.sample_rate is None:
+    rate = model.sample_rate
+    if rate is None:
         return Limits().max_streams
-    front_end: Any = model.network.front_end
-    rate = front_end.sample_rate
     pool = StreamPool(model.network, Never(), TRIED_STREAMS)
     streams = [pool.open() for _ in range(TRIED_STREAMS)]
     noise = (3000 * np.random.default_rng(0).standard_normal(rate)).astype(np.int16)

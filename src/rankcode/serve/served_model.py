@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from rankcode.inference import rule_for
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.saving.description import FORMAT, describe
-from rankcode.saving.model_file import metadata
+from rankcode.saving.model_file import checksum
 from rankcode.streaming.live_inputs import LiveInputs
 
 SOUND_TYPES = {"int16": np.dtype("<i2"), "float32": np.dtype("<f4")}
@@ -58,7 +57,7 @@ class ServedModel:
         """A checksum of the weights, of how the network is built, and of its rule."""
         header = {"format": FORMAT, "network": describe(self.network), "rule": describe(self.rule)}
         weights = {name: part.detach().cpu().contiguous() for name, part in self.network.state_dict().items()}
-        return json.loads(metadata(header, weights)["rankcode"])["checksum"][:16]
+        return checksum(header, weights)[:16]
 
     def item_bytes(self, dtype: str) -> int:
         return self.dtypes[dtype].itemsize * math.prod(self.step_shape or ())
