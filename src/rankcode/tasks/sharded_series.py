@@ -33,13 +33,13 @@ def read_shards(
     path: Path, shards: Sequence[tuple[str, Path]], options: Options, front_end: FrontEnd | None = None
 ) -> SeriesCollection:
     """The rows of all shards, given by their splits and paths, as if they were in one file."""
-    dtypes = ("f32", "f64") if front_end is None else ("f64",) if front_end.needs_float64 else ("f32",)
-    for dtype in dtypes:
-        try:
-            return _collected(path.resolve(), shards, options, dtype, check=front_end is None)
-        except NeedsFloat64:
-            continue
-    raise AssertionError("float64 is always enough")
+    path = path.resolve()
+    if front_end is not None:
+        return _collected(path, shards, options, "f64" if front_end.needs_float64 else "f32", check=False)
+    try:
+        return _collected(path, shards, options, "f32", check=True)
+    except NeedsFloat64:
+        return _collected(path, shards, options, "f64", check=False)
 
 
 def _collected(
