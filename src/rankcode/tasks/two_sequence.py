@@ -7,7 +7,6 @@ constant threshold and with optimal stopping (see two_sequence_stopping).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -90,7 +89,7 @@ class TwoSequence(GeneratedSplits):
         """The performance on these sequences of answering as soon as a class has probability θ, for each θ."""
         if not thresholds or not all(0.5 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be between 0.5 and 1, and at least one, not {list(thresholds)}")
-        bound = torch.tensor([_logit(threshold) for threshold in thresholds], dtype=torch.float64, device=inputs.device)
+        bound = torch.tensor(thresholds, dtype=torch.float64, device=inputs.device).logit()
 
         def answers(step: int, total: Tensor, squares: Tensor, log_odds: Tensor) -> Tensor:
             return (log_odds.abs()[:, None] >= bound) | (step == self.steps)
@@ -152,7 +151,3 @@ def _optimal_stopping(task: TwoSequence, costs: tuple[float, ...]) -> StoppingLi
 
 def _chunks(rows: int) -> Iterator[slice]:
     return (slice(first, first + CHUNK) for first in range(0, rows, CHUNK))
-
-
-def _logit(probability: float) -> float:
-    return math.inf if probability == 1 else math.log(probability / (1 - probability))
