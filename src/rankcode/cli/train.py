@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from cyclopts import Parameter
 
 from rankcode.cli.messages import as_flags, say, say_left_out
-from rankcode.cli.options import (
-    DATA,
-    MOST_USED,
-    NETWORK,
-    OPTIMISATION,
-    RUN,
-    Flag,
-    data_name,
-    named_task,
-)
+from rankcode.cli.options import DATA, MOST_USED, NETWORK, OPTIMISATION, RUN, Flag, data_name, named_task
 from rankcode.data.series import Layout
 from rankcode.front_ends import Standardise
 from rankcode.network import Network
@@ -52,16 +43,12 @@ def _shown(default: Any) -> Parameter:
 
 def _training_options() -> Any:
     """`Training` with settings that are left out unless given; its help texts are inherited."""
-    group = {name: group for group, names in GROUPS.items() for name in names.split()}
+    groups = {name: group for group, names in GROUPS.items() for name in names.split()}
     hints = get_type_hints(Training)
-    settings = [
-        (
-            each.name,
-            Annotated[hints[each.name] | None, Parameter(group=group.get(each.name, RUN)), _shown(each.default)],
-            None,
-        )
-        for each in fields(Training)
-    ]
+    settings = []
+    for each in fields(Training):
+        group = Parameter(group=groups.get(each.name, RUN))
+        settings.append((each.name, Annotated[hints[each.name] | None, group, _shown(each.default)], None))
     namespace = {"__module__": __name__, "__post_init__": lambda self: None}
     return make_dataclass("TrainingOptions", settings, bases=(Training,), frozen=True, namespace=namespace)
 

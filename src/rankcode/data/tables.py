@@ -227,12 +227,11 @@ def _guessed_label(table: Table, labelled: bool) -> tuple[int | None, np.ndarray
         for record, text in enumerate(table.texts[column]):
             values[record, place] = _tried(number, text, problems[column], record, table.names[column])
     for column, place in places.items():
-        if found is not None:
-            continue
         others = np.delete(values[: max(2, LOOKED_AT // values.shape[1])], place, axis=1)
         few = _few_whole(values[:, place], len(values)) and not _few_whole(others, len(values))
         if (few and labelled and not problems[column]) or 2 * len(problems[column]) > len(values):
             found = column
+            break
     for column in candidates:
         if column != found:
             table.problems |= problems[column]

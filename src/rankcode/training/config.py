@@ -146,11 +146,8 @@ class Training:
             return self.learning_rate * progress / self.warmup_ratio
         if self.schedule == "constant":
             return self.learning_rate
-        return (
-            self.learning_rate
-            * 0.5
-            * (1 + math.cos(math.pi * (progress - self.warmup_ratio) / (1 - self.warmup_ratio)))
-        )
+        after_warmup = (progress - self.warmup_ratio) / (1 - self.warmup_ratio)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * after_warmup))
 
 
 def described(network: Network, objective: Objective, config: Training) -> dict[str, Any]:

@@ -38,11 +38,8 @@ def standard_network(
     ):
         if given and cell not in kinds:
             raise ValueError(f"{name} is for {' and '.join(kinds)}, not for {cell}")
-    for name, value in {
-        "hidden_size": hidden_size,
-        "num_layers": num_layers,
-        "readout_layer_size": readout_layer_size,
-    }.items():
+    sizes = {"hidden_size": hidden_size, "num_layers": num_layers, "readout_layer_size": readout_layer_size}
+    for name, value in sizes.items():
         if value is not None and not 1 <= value <= MAX_SIZE:
             raise ValueError(f"{name} must be {'at least 1' if value < 1 else f'at most {MAX_SIZE:,}'}, not {value}")
     kernel_size, decay = 3 if kernel_size is None else kernel_size, 0.9 if decay is None else decay
