@@ -73,10 +73,14 @@ class Source(Protocol):
         ...
 
 
+def seed_of(*numbers: int) -> int:
+    """A seed for PyTorch that depends on these numbers alone."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) % 2**63
+
+
 def seeded(device: Device, *numbers: int) -> torch.Generator:
     """A random generator that depends on these numbers alone."""
-    state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
-    return torch.Generator(device).manual_seed(int(state) % 2**63)
+    return torch.Generator(device).manual_seed(seed_of(*numbers))
 
 
 def sent(values: Tensor, device: Device) -> Tensor:

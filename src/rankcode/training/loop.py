@@ -12,12 +12,11 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.parameter import UninitializedParameter
 
 from rankcode.checks import check_rows_apart, is_clean, rows_named
-from rankcode.data.sources import Arrays, Batch, Loader, Rows, Source, as_source, sent, split_of
+from rankcode.data.sources import Arrays, Batch, Loader, Rows, Source, as_source, seed_of, sent, split_of
 from rankcode.front_ends import front_end_of
 from rankcode.inference import decide
 from rankcode.network import Network
@@ -191,7 +190,7 @@ def _described_arrays(source: Arrays) -> dict[str, Any]:
 
 def _seed(device: torch.device, *numbers: int) -> None:
     """Seed the generators that layers and loaders draw from; those of other devices are left alone."""
-    seed = int(np.random.SeedSequence((*numbers, 2)).generate_state(1, np.uint64)[0] % 2**63)
+    seed = seed_of(*numbers, 2)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
