@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from importlib.util import find_spec
@@ -283,9 +284,15 @@ def load(path: str | Path, network: Network | None = None) -> Network:
     return RunFolder(path).model(network=network) if path.is_dir() else load_model(path, network)
 
 
+def numbered(path: Path) -> Iterator[Path]:
+    """The path, path-2, path-3, …"""
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
+
+
 def free_folder(path: Path) -> Path:
     """The path, or the first of path-2, path-3, … that does not exist."""
-    return next(free for n in count(1) if not (free := path if n == 1 else path.with_name(f"{path.name}-{n}")).exists())
+    return next(each for each in numbered(path) if not each.exists())
 
 
 def _picked_run(path: Path) -> Path:

@@ -11,7 +11,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from rankcode.data.sources import BadData
 from rankcode.metrics import THRESHOLDS
 from rankcode.ray_workers import RayWorkers
 from rankcode.saving.files import alone_in
+from rankcode.saving.run_folder import numbered
 from rankcode.sweeps.front import composite, draw_front, points_of, write_front
 from rankcode.sweeps.live_table import LiveTable
 from rankcode.sweeps.plan import WHERE, Search, continued, make_plan, next_suggestion
@@ -117,11 +117,8 @@ def _opened(folder: str | Path | None, plan: dict[str, Any]) -> tuple[SweepFolde
     """The folder of a sweep, and its plan. The default one is the first that is free or holds the same sweep."""
     path = plan["task"].get("path")
     name = next((name for name, kind in TASKS.items() if kind.__name__ == plan["task"]["kind"]), None)
-    first = Path("runs") / f"{name or Path(path).stem}-sweep"
-    tried = (
-        (first if n == 1 else first.with_name(f"{first.name}-{n}") for n in count(1)) if folder is None else [folder]
-    )
-    for each in map(SweepFolder, tried):
+    default = Path("runs") / f"{name or Path(path).stem}-sweep"
+    for each in map(SweepFolder, numbered(default) if folder is None else [folder]):
         if not each.exists():
             if each.path.exists() and any(file.name != ".ray" for file in each.path.iterdir()):
                 if folder is None:
@@ -233,7 +230,6 @@ def frame_of(folder: SweepFolder) -> pandas.DataFrame:
                 if split in point
                 for name in ("accuracy", "mean_steps")
             }
-            rows.append(
-                {**run, "theta": point["threshold"], **measured, "on_front": (number, point["threshold"]) in front}
-            )
+            on_front = (number, point["threshold"]) in front
+            rows.append({**run, "theta": point["threshold"], **measured, "on_front": on_front})
     return pandas.DataFrame(rows)
