@@ -25,17 +25,13 @@ MEASURES = ("accuracy", "mean_steps", "earliness", "fired")
 
 def points_of(number: int, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a network does at each threshold: run, threshold, and its measures on validation and test data."""
-    return [
-        {
-            "run": number,
-            "threshold": threshold,
-            **{
-                split: {measure: result[split][measure][place] for measure in MEASURES}
-                for split in ("validation", "test")
-            },
-        }
-        for place, threshold in enumerate(result.get("validation", {}).get("thresholds", ()))
-    ]
+    points = []
+    for place, threshold in enumerate(result.get("validation", {}).get("thresholds", ())):
+        validation, test = (
+            {measure: result[split][measure][place] for measure in MEASURES} for split in ("validation", "test")
+        )
+        points.append({"run": number, "threshold": threshold, "validation": validation, "test": test})
+    return points
 
 
 def composite(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:

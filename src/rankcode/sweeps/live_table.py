@@ -37,9 +37,8 @@ class LiveTable:
                 options = ", ".join(f"{name} {value}" for name, value in plan["runs"][number - 1].items())
                 status, _, accuracy, steps, area = self._cells(number, False)
                 measured = f": {accuracy} after {steps} steps, area {area}" if area else ""
-                print(
-                    f"run {number} of {len(plan['runs'])} ({options}) {status}{measured}", file=sys.stderr, flush=True
-                )
+                line = f"run {number} of {len(plan['runs'])} ({options}) {status}{measured}"
+                print(line, file=sys.stderr, flush=True)
         elif time.monotonic() - self._time >= INTERVAL:
             self._time = time.monotonic()
             self._draw(plan, running)
@@ -75,10 +74,9 @@ class LiveTable:
         records = run.records() if begun else []
         last = records[-1] if records else {}
         done = f"{100 * last['batch'] / run.config()['batches']:.0f} %" if last else ""
-        report = last.get("validation")
-        accuracy, steps = (
-            ("", "") if report is None else (f"{100 * report['accuracy']:.2f} %", f"{report['mean_steps']:.2f}")
-        )
+        accuracy = steps = ""
+        if (report := last.get("validation")) is not None:
+            accuracy, steps = f"{100 * report['accuracy']:.2f} %", f"{report['mean_steps']:.2f}"
         area = f"{result['validation']['area']:.4f}" if result is not None and "validation" in result else ""
         status = "running" if running else "" if result is None else result["status"]
         return status, done, accuracy, steps, area

@@ -75,8 +75,7 @@ def make_plan(
         drawn = unlike(plan, search_space.random_combinations(space, plan["seed"]), count)
         plan["runs"] = drawn if plan["search"] == "random" else []
         plan["wanted"] = count
-    checked = plan["runs"] or [{**ends} for ends in _ends(space)]
-    for combination in checked:
+    for combination in plan["runs"] or _ends(space):
         _check(plan, combination)
     return plan
 
