@@ -27,11 +27,11 @@ def log(event: str, level: int = logging.INFO, exc_info: bool = False, **details
     LOGGER.log(level, event, exc_info=exc_info, extra={"details": details})
 
 
-def log_json(level: int = logging.INFO) -> None:
+def log_json() -> None:
     """Write the logs of the service, and warnings of uvicorn, as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    for name, least in (("rankcode.serve", level), ("uvicorn", logging.WARNING)):
+    for name, least in (("rankcode.serve", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(least)
