@@ -138,9 +138,8 @@ class Train:
         given = {name: value for name, value in vars(self.training).items() if value is not None}
         wish = Wish(self.accuracy, self.mean_steps, self.cost_per_step, self.alpha)
         recurrent = self.model == "recurrent" or self._trains_a_recurrent_network(given)
-        wished = {"accuracy", "mean_steps", "cost_per_step", "alpha"} & {
-            name for name, value in vars(self).items() if value is not None
-        }
+        wishes = ("accuracy", "mean_steps", "cost_per_step", "alpha")
+        wished = [name for name in wishes if getattr(self, name) is not None]
         for_series = wished or self.model in ("kernels", "ensemble")
         option = min(wished, default=f"model {self.model}").replace("_", "-")
         if self.model == "recurrent" and wished:

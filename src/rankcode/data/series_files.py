@@ -122,9 +122,8 @@ def _data_file(path: Path, folder_split: str | None = None, numbered: bool = Tru
     split = None
     if found and (found[1] or number):
         name, split = found[1] or "", SPLIT_NAMES[found[2].lower()]
-    return DataFile(
-        path, path.suffix.lower(), name.casefold(), split or folder_split, int(number[2]) if number else None
-    )
+    shard = int(number[2]) if number else None
+    return DataFile(path, path.suffix.lower(), name.casefold(), split or folder_split, shard)
 
 
 def _data_files(folder: Path) -> list[DataFile]:

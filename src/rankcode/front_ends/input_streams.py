@@ -174,13 +174,11 @@ class Queues:
         if len(rows) == 1:
             return self.append(int(rows[0]), items.numpy())
         self._make_room(rows, counts)
-        first = counts.cumsum() - counts
+        queued, added, first = self._array.reshape(-1), items.numpy().reshape(-1), counts.cumsum() - counts
         for count in np.unique(counts):  # few: packets have the same size
-            chosen = np.flatnonzero(counts == count)
+            chosen, size = np.flatnonzero(counts == count), count * self._values
             places = rows[chosen] * self._size + self.end[rows[chosen]]
-            _stretches(self._array.reshape(-1), count * self._values)[places * self._values] = _stretches(
-                items.numpy().reshape(-1), count * self._values
-            )[first[chosen] * self._values]
+            _stretches(queued, size)[places * self._values] = _stretches(added, size)[first[chosen] * self._values]
         self.end[rows] += counts
 
     def windows(self, rows: np.ndarray, starts: np.ndarray | int, length: int) -> Tensor:

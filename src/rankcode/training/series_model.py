@@ -161,10 +161,8 @@ def fit_series(
         tuning = tunings[chosen] if chosen in tunings and chosen != "kernels" else tuned(chosen, traces)
     network.cpu().front_end, network.label_names, network.rule = front_end, names, tuning.rule
     majority = float((torch.bincount(ready.labels, weights).max() / weights.sum()).item())
-    return SeriesModel(
-        *(network, tuning, chosen, traces, majority),
-        *(nearest_neighbour(Batch(ready.values, ready.labels, ready.lengths)), tunings),
-    )
+    neighbour = nearest_neighbour(Batch(ready.values, ready.labels, ready.lengths))
+    return SeriesModel(network, tuning, chosen, traces, majority, neighbour, tunings)
 
 
 def merged(series: LabelledSeries, weights: Tensor) -> tuple[LabelledSeries, Tensor]:
