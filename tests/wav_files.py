@@ -16,6 +16,10 @@ def write_wav(path, samples=4000, seed=0, rate=16_000):
     return path
 
 
+def tone(path, hertz, seconds=0.3):
+    return write_wav(path, 0.3 * np.sin(2 * np.pi * hertz * np.arange(round(16_000 * seconds)) / 16_000))
+
+
 def read_wav(path):
     with wave.open(str(path)) as file:
         return np.frombuffer(file.readframes(-1), "<i2") / np.float32(32768)

@@ -1,13 +1,12 @@
 """Small data and runs that the tests of the command line share."""
 
 import json
-import math
-import wave
 
 import numpy as np
 import pytest
 
 from rankcode.cli.main import main
+from wav_files import tone
 
 QUICK = ["--batch-size", "16", "--hidden-size", "4", "--learning-rate", "0.01", "--device", "cpu", "--no-progress"]
 CPU = ["--device", "cpu"]
@@ -26,17 +25,6 @@ def two_levels(path, rows=60, names=("low", "high"), offset=0.0):
     values = random.normal(size=(rows, 8)) + 4 * (labels == names[1])[:, None] + offset
     np.savez(path, X=values.astype(np.float32), y=labels)
     return str(path)
-
-
-def tone(path, hertz, seconds=0.3):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    samples = 0.3 * np.sin(2 * math.pi * hertz * np.arange(round(16_000 * seconds)) / 16_000)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return path
 
 
 def tones(folder, words=("deep", "high"), count=10):

@@ -7,12 +7,12 @@ import types
 from pathlib import Path
 
 import numpy as np
-from small_data import answers, says, tone
+from small_data import answers, says
 
 import rankcode as rc
 from rankcode.cli.bars import bar
 from rankcode.cli.main import main
-from wav_files import write_wav
+from wav_files import tone, write_wav
 
 
 class Terminal(io.StringIO):
@@ -92,7 +92,7 @@ def test_bars_in_a_terminal(monkeypatch):
 
 
 def test_words_stand_above_the_bars(monkeypatch, trained):
-    write_wav(Path("long.wav"), 0.3 * np.sin(2 * np.pi * 320 * np.arange(40_000) / 16_000))
+    tone(Path("long.wav"), 320, seconds=2.5)
     run = ["--model", str(trained / "sound-run"), "--threshold", "0.5"]
     words, *bars, last = shown(["listen", "long.wav", *run, "--speed", "0"], monkeypatch).screen()
     assert "deep" in words and [line.split()[0] for line in bars] == ["deep", "high"] and last.startswith("1 words")

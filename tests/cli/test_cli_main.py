@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_data import CPU, QUICK, says, tone, two_levels
+from small_data import CPU, QUICK, says, two_levels
 
 import rankcode
 from rankcode.cli.main import COMMANDS, main
+from wav_files import tone
 
 EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "pyarrow", "tensorboard", "triton", "fastapi", "uvicorn", "ray")
 SOURCE = str(Path(rankcode.__file__).parents[1])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_data import CPU, QUICK, answers, says, tone, tones, two_levels
+from small_data import CPU, QUICK, answers, says, tones, two_levels
 
 import rankcode as rc
 from rankcode.cli.main import main
 from rankcode.front_ends import Standardise
 from rankcode.saving.run_folder import RunFolder
+from wav_files import tone
 
 
 def test_predict_sound_files_and_folders(trained, capsys):

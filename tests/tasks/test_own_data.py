@@ -12,7 +12,7 @@ from rankcode.front_ends import Audio, Standardise
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, rows_for
 from rankcode.tasks.own_data import in_order
-from wav_files import write_wav
+from wav_files import tone
 
 UCR = Path(__file__).parents[3] / "shared" / "data" / "ucr"
 SPLITS = ("train", "validation", "test")
@@ -52,14 +52,10 @@ def content(task, split):
     ]
 
 
-def tone(path, hertz, seconds=0.3):
-    return write_wav(path, 0.3 * np.sin(2 * math.pi * hertz * np.arange(round(seconds * 16_000)) / 16_000))
-
-
-def tones(folder, counts, **options):
+def tones(folder, counts):
     for word, count in counts.items():
         for number in range(count):
-            tone(folder / word / f"{number}.wav", 300 + 40 * len(word) + 7 * number, **options)
+            tone(folder / word / f"{number}.wav", 300 + 40 * len(word) + 7 * number)
     return str(folder)
 
 
