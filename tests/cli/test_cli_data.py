@@ -1,7 +1,6 @@
 """`rankcode data`."""
 
 import hashlib
-import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +14,7 @@ from rankcode.cli.main import main
 from rankcode.data import downloads
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import TemporalMNIST, temporal_mnist
+from serving_thread import serving
 
 
 @pytest.fixture
@@ -37,17 +37,13 @@ def published(tmp_path, monkeypatch):
 
     monkeypatch.setattr(temporal_mnist, "HELD_OUT", 10)
     monkeypatch.setenv("no_proxy", "*")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))) as server:
         for path in sorted(folder.iterdir()):
             content, address = path.read_bytes(), f"http://127.0.0.1:{server.server_port}/{path.name}"
             checksum = hashlib.sha256(content).hexdigest()
             files.append(downloads.PublishedFile(path.name, (address,), len(content), checksum))
         monkeypatch.setitem(downloads.DATA_SETS, "mnist", downloads.DataSet(tuple(files)))
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield folder
-        server.shutdown()
-        thread.join()
 
 
 def test_data_is_downloaded_and_trained_on(published, tmp_path, capsys):

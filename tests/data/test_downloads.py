@@ -16,6 +16,7 @@ import pytest
 
 from rankcode.data import downloads
 from rankcode.data.downloads import DATA_SETS, DataSet, DownloadError, PublishedFile, data_folder, download
+from serving_thread import serving
 
 CONTENT = random.Random(0).randbytes(700_000)  # more than two chunks
 NAMES = [file.name for file in DATA_SETS["mnist"].files]
@@ -64,13 +65,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(Server()) as running:
         yield running
         running.over.set()
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture

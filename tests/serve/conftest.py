@@ -2,14 +2,14 @@
 
 import pytest
 from browser import chromium
-from page_server import running
 
-from rankcode.serve.static_page import page_files
+from rankcode.serve.static_page import PageServer, page_files
+from serving_thread import serving
 
 
 @pytest.fixture(scope="module")
 def url():
-    with running(page_files()) as server:
+    with serving(PageServer(page_files())) as server:
         yield server.url
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -55,11 +56,8 @@ def test_many_clients_with_random_chunks_get_the_answers_of_whole_recordings(ser
                         break
                 found[number] = client.finish() if answer is None else answer
 
-    threads = [threading.Thread(target=play, args=(first,)) for first in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(12) as clients:
+        list(clients.map(play, range(12), timeout=30))
     assert len(found) == len(recordings)
     assert [number for number, each in enumerate(expected) if not same(found[number], each)] == []
 

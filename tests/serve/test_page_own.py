@@ -5,11 +5,11 @@ import pytest
 import torch
 from browser import visit
 from page_answers import as_float, choose, decided, shown, sound, stored, streamed
-from page_server import running
 
 import rankcode as rc
 from rankcode.front_ends import Standardise
-from rankcode.serve.static_page import FOLDER, page_files
+from rankcode.serve.static_page import FOLDER, PageServer, page_files
+from serving_thread import serving
 
 pytest.importorskip("onnxruntime")
 PANEL = "#panel-own"
@@ -61,7 +61,7 @@ def test_a_series_is_answered_as_by_a_stream(browser, series, tmp_path):
     """The run that `rankcode serve RUN` offers."""
     network, values = series
     files = page_files(exported(network, tmp_path).read_bytes(), "gestures")
-    with running(files) as server, visit(browser, f"{server.url}#own", reduced_motion="reduce") as page:
+    with serving(PageServer(files)) as server, visit(browser, f"{server.url}#own", reduced_motion="reduce") as page:
         assert page.get_by_role("tab", name="Your network").get_attribute("aria-selected") == "true"
         page.get_by_text("gestures is open.").wait_for()
         assert page.inner_text(f"{PANEL} [data-part=fact-labels]") == "down, ups & <b>"

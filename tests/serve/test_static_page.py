@@ -13,19 +13,19 @@ import time
 from pathlib import Path
 
 import pytest
-from page_server import running
 
 import rankcode as rc
 from rankcode.cli.main import main
 from rankcode.serve.build_page import outdated
 from rankcode.serve.static_page import FOLDER, PageServer, page_files
+from serving_thread import serving
 
 LIMIT = 12e6  # bytes of the built page: it is in every wheel and every clone
 
 
 @pytest.fixture(scope="module")
 def server():
-    with running(page_files()) as server:
+    with serving(PageServer(page_files())) as server:
         yield server
 
 
@@ -114,7 +114,7 @@ def test_a_port_that_is_taken(server):
 
 
 def test_a_network_to_open():
-    with running(page_files(b"bytes", "run")) as server:
+    with serving(PageServer(page_files(b"bytes", "run"))) as server:
         assert json.loads(answer(server, "/offer.json")[1]) == {"name": "run", "file": "models/own.onnx"}
         assert answer(server, "/models/own.onnx")[1] == b"bytes"
 

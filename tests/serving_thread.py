@@ -1,15 +1,13 @@
-"""The page, served in a thread."""
+"""A server of the standard library in a thread."""
 
 import threading
 from contextlib import contextmanager
 
-from rankcode.serve.static_page import PageServer
-
 
 @contextmanager
-def running(files):
-    with PageServer(files) as server:
-        thread = threading.Thread(target=server.serve_forever)
+def serving(server):
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server
