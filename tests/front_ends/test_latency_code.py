@@ -1,15 +1,8 @@
-from fractions import Fraction
-from math import ceil
-
 import pytest
 import torch
 
+from latency_steps import expected_step
 from rankcode.front_ends import LatencyCode, latency_code
-
-
-def expected_step(value: int, levels: int, steps: int) -> int:
-    intensity = Fraction(value, levels)
-    return steps if intensity == 0 else steps - ceil(steps * intensity) + 1
 
 
 @pytest.mark.parametrize(("levels", "steps"), [(16, 10), (255, 10), (255, 7), (16, 1), (1, 4)])

@@ -1,17 +1,11 @@
 """What temporal digits and temporal MNIST have in common: every pixel spikes once, the darkest first."""
 
-from fractions import Fraction
-from math import ceil
-
 import pytest
 import torch
 
+from latency_steps import expected_step
 from rankcode.front_ends import LatencyCode
 from rankcode.tasks import TASKS, TemporalDigits, TemporalMNIST
-
-
-def expected_step(value, levels, steps):
-    return steps if value == 0 else steps - ceil(steps * Fraction(value, levels)) + 1
 
 
 @pytest.mark.parametrize("steps", [10, 4])

@@ -9,10 +9,7 @@ import torch
 from rankcode.data.sources import seeded
 from rankcode.tasks import TwoSequence
 
-
-@pytest.fixture(scope="module")
-def task():
-    return TwoSequence()
+TASK = TwoSequence()
 
 
 def log_odds_by_integral(values: np.ndarray) -> np.ndarray:
@@ -30,27 +27,27 @@ def log_odds_by_integral(values: np.ndarray) -> np.ndarray:
     return np.array(result)
 
 
-def test_posterior_against_a_fine_integral(task):
-    inputs = task.draw(25, seeded("cpu", 2022)).inputs
-    posterior = task.posterior(inputs)
+def test_posterior_against_a_fine_integral():
+    inputs = TASK.draw(25, seeded("cpu", 2022)).inputs
+    posterior = TASK.posterior(inputs)
     assert posterior.shape == (25, 40, 2) and posterior.dtype == torch.float64
     expected = np.stack([log_odds_by_integral(row) for row in inputs[..., 0].double().numpy()])
     np.testing.assert_allclose(posterior[..., 1], 1 / (1 + np.exp(-expected)), rtol=1e-6)
     np.testing.assert_allclose(posterior[..., 0], 1 / (1 + np.exp(expected)), rtol=1e-6)
 
 
-def test_posterior_outside_the_table(task):
+def test_posterior_outside_the_table():
     """A sequence far noisier than any the task draws is still judged exactly."""
     values = np.full(40, 1.5)
     values[::2] = -1.4
-    posterior = task.posterior(torch.from_numpy(values)[None, :, None])
+    posterior = TASK.posterior(torch.from_numpy(values)[None, :, None])
     expected = log_odds_by_integral(values)
     np.testing.assert_allclose(posterior[0, :, 1], 1 / (1 + np.exp(-expected)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 40])
-def test_interpolation_against_quadrature(task, step):
-    farthest = task.evidence.spacings[step] * (task.evidence.GRID - 1)
+def test_interpolation_against_quadrature(step):
+    farthest = TASK.evidence.spacings[step] * (TASK.evidence.GRID - 1)
     distance = torch.linspace(0, farthest, 9_973, dtype=torch.float64) ** 2
-    error = task.evidence.interpolated(step, distance) - task.evidence.direct(step, distance)
+    error = TASK.evidence.interpolated(step, distance) - TASK.evidence.direct(step, distance)
     assert error.abs().max().item() < 1e-7

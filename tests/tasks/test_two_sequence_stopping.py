@@ -9,21 +9,17 @@ from rankcode.tasks import TwoSequence
 
 ROWS = 20_000
 COSTS = (0.006, 0.002, 0.0005)
+TASK = TwoSequence()
 
 
 @pytest.fixture(scope="module")
-def task():
-    return TwoSequence()
+def drawn():
+    return TASK.draw(ROWS, seeded("cpu", 2022))
 
 
 @pytest.fixture(scope="module")
-def drawn(task):
-    return task.draw(ROWS, seeded("cpu", 2022))
-
-
-@pytest.fixture(scope="module")
-def optimal(task, drawn):
-    return task.optimal_stopping_curve(*drawn[:2], COSTS)
+def optimal(drawn):
+    return TASK.optimal_stopping_curve(*drawn[:2], COSTS)
 
 
 def test_one_step_of_the_induction_against_an_integral():
@@ -47,18 +43,18 @@ def test_one_step_of_the_induction_against_an_integral():
         np.testing.assert_allclose(cost, error + np.array(COSTS), atol=3e-5)
 
 
-def test_optimal_stopping_costs_what_the_induction_says(task, optimal):
+def test_optimal_stopping_costs_what_the_induction_says(optimal):
     """The induction and the sequences have nothing in common but the task: a mistake in either shows here."""
-    expected = task.optimal_stopping(COSTS).expected_cost
+    expected = TASK.optimal_stopping(COSTS).expected_cost
     for number, cost in enumerate(COSTS):
         paid = (1 - optimal.accuracy[number] + cost * optimal.steps[number]).item()
         deviation = 0.23 + 13 * cost  # at most: errors below 5.6 %, deviation of the steps below 13
         assert abs(paid - expected[number].item()) < 4 * deviation / ROWS**0.5
 
 
-def test_optimal_stopping_costs_less_than_any_threshold(task, drawn, optimal):
+def test_optimal_stopping_costs_less_than_any_threshold(drawn, optimal):
     thresholds = [0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995]
-    constant = task.constant_threshold_curve(*drawn[:2], thresholds)
+    constant = TASK.constant_threshold_curve(*drawn[:2], thresholds)
     for number, cost in enumerate(COSTS):
         paid = 1 - optimal.accuracy[number] + cost * optimal.steps[number]
         assert paid < (1 - constant.accuracy + cost * constant.steps).min()
