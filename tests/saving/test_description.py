@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 import rankcode as rc
@@ -24,7 +23,7 @@ from rankcode.saving.description import (
     read_network,
     read_part,
 )
-from rankcode.saving.model_file import metadata
+from rankcode.saving.model_file import _read, metadata
 from rankcode.saving.run_folder import RunFolder
 from rankcode.tasks import OwnData, SpeechCommands, Spotting, TemporalDigits, TemporalMNIST, TwoSequence
 
@@ -198,10 +197,7 @@ def test_a_damaged_config_is_refused_or_read(run, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the rule .* is not part of rankcode")
 def test_damaged_metadata_of_a_model_is_refused_or_read(run, tmp_path):
-    with safe_open(run / "best.safetensors", "pt") as file:
-        header = json.loads(file.metadata()["rankcode"])
-        del header["checksum"]
-        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    header, weights = _read(run / "best.safetensors")
     chance, refused, path = random.Random(0), 0, tmp_path / "model"
     for _ in range(200):
         save_file(weights, path, metadata(mutated(header, chance), weights))

@@ -119,6 +119,12 @@ def start(kind: str, folder, resume: bool, death=None):
     return child
 
 
+def exit_code(kind: str, folder, resume: bool, death=None) -> int:
+    child = start(kind, folder, resume, death)
+    child.join(100)
+    return child.exitcode
+
+
 def outcome(folder):
     """Everything a run leaves, but for the time it took."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -148,9 +154,7 @@ def undisturbed(tmp_path_factory):
     place = tmp_path_factory.mktemp("undisturbed")
     outcomes = {}
     for kind in KINDS:
-        child = start(kind, place / kind, False)
-        child.join(100)
-        assert child.exitcode == 0
+        assert exit_code(kind, place / kind, False) == 0
         outcomes[kind] = outcome(place / kind)
     return outcomes
 
@@ -179,13 +183,9 @@ DEATHS = (
 def test_killed_at_every_kind_of_moment(kind, undisturbed, tmp_path):
     folder = tmp_path / "run"
     for death in DEATHS if kind == "arrays" else DEATHS[2::2]:
-        child = start(kind, folder, True, death)
-        child.join(100)
-        assert child.exitcode == -signal.SIGKILL, death
+        assert exit_code(kind, folder, True, death) == -signal.SIGKILL, death
         assert_nothing_broken(folder)
-    child = start(kind, folder, True)
-    child.join(100)
-    assert child.exitcode == 0
+    assert exit_code(kind, folder, True) == 0
     assert outcome(folder) == undisturbed[kind]
     assert not [file for file in folder.iterdir() if file.name.startswith(".")]
 
@@ -211,17 +211,14 @@ def test_killed_at_random_times(kind, undisturbed, tmp_path):
 def test_resuming_a_run_that_ended_changes_nothing(undisturbed, tmp_path):
     folder = tmp_path / "run"
     for resume in (False, True):
-        child = start("arrays", folder, resume)
-        child.join(100)
-        assert child.exitcode == 0
+        assert exit_code("arrays", folder, resume) == 0
         assert outcome(folder) == undisturbed["arrays"]
 
 
 def test_the_weights_a_resumed_run_begins_with_do_not_matter(undisturbed, tmp_path, monkeypatch):
     """They come from the checkpoint, which is there as soon as config.json is."""
     folder = tmp_path / "run"
-    child = start("arrays", folder, False, ("after writing a file", 2))
-    child.join(100)
+    assert exit_code("arrays", folder, False, ("after writing a file", 2)) == -signal.SIGKILL
     assert sorted(file.name for file in folder.iterdir()) == ["checkpoint.pt", "config.json"]
     monkeypatch.setattr(torch, "manual_seed", lambda seed: None)
     network, history = train("arrays", str(folder), True)
