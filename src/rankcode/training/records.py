@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,20 +67,16 @@ def _recorded(report: Report) -> dict[str, Any]:
     return {name: value for name, value in report.as_dict().items() if name != "confusion"}
 
 
-# `Training.select` → the larger, the better. A report, and the weight of earliness.
-MERITS: dict[str, Callable[[dict[str, Any], float], float]] = {
-    "accuracy": lambda report, alpha: report["accuracy"],
-    "first_spike_accuracy": lambda report, alpha: report["accuracy"],
-    "loss": lambda report, alpha: -report["loss"],
-    "harmonic_mean": lambda report, alpha: report["harmonic_mean"],
-    "cost": lambda report, alpha: -cost(report["accuracy"], report["earliness"], alpha),
-}
-
-
 def merit(record: dict[str, Any], config: Training) -> tuple[float, float]:
     """How good the model of a record is: the larger, the better. Fewer steps break ties."""
     report = record["first_spike" if config.select == "first_spike_accuracy" else "validation"]
-    return MERITS[config.select](report, config.select_alpha), -report["mean_steps"]
+    if config.select == "cost":
+        value = -cost(report["accuracy"], report["earliness"], config.select_alpha)
+    elif config.select == "loss":
+        value = -report["loss"]
+    else:
+        value = report["harmonic_mean" if config.select == "harmonic_mean" else "accuracy"]
+    return value, -report["mean_steps"]
 
 
 def problem_of(record: dict[str, Any], rule: Rule, source: Source) -> str | None:
