@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,16 +39,17 @@ WARM_UP_STREAMS = (1, 8, 64)  # at once
 WARM_UP_TICKS = 4  # sound is read from the third on
 
 
+@dataclass(eq=False, slots=True)
 class LiveStream:
     """A stream of a client: its id in the pool, and its data that the pool has not got yet."""
 
-    __slots__ = ("begun", "client", "ended", "id", "items", "number", "waiting")
-
-    def __init__(self, client: ClientStreams, number: int, id: int, begun: float):
-        self.client, self.number, self.id, self.begun = client, number, id, begun
-        self.waiting: deque[bytes] = deque()
-        self.items = 0  # that the pool has got
-        self.ended = False  # by the client
+    client: ClientStreams
+    number: int
+    id: int
+    begun: float
+    waiting: deque[bytes] = field(default_factory=deque)
+    items: int = 0  # that the pool has got
+    ended: bool = False  # by the client
 
 
 class ClientStreams:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -63,17 +63,16 @@ class Processes:
         """Return, or raise, in every process what `make` returns or raises in the first."""
         if self.count == 1:
             return make()
-        result, error = None, None
+        box: list[Any] = [None, None]  # what it returns, what it raises
         if self.first:
             try:
-                result = make()
-            except Exception as raised:
-                error = raised
-        box = [result, error]
+                box[0] = make()
+            except Exception as error:
+                box[1] = error
         dist.broadcast_object_list(box)
         if box[1] is not None:
             raise box[1]
-        return box[0]  # type: ignore[return-value]
+        return box[0]
 
     @contextmanager
     def together(self) -> Iterator[None]:
