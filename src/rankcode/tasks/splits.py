@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,8 +36,12 @@ class Splits(ABC, Generic[R]):
 
 
 class GeneratedSplits(ABC):
-    """Endless training rows, and fixed validation and test rows drawn with other seeds."""
+    """Sequences of single values, positive or negative: endless training rows, and fixed validation and test rows
+    drawn with other seeds."""
 
+    input_shape: ClassVar[tuple[int, ...]] = (1,)
+    num_classes: ClassVar[int] = 2
+    label_names: ClassVar[tuple[str, ...]] = ("negative", "positive")
     steps: int
     validation_rows: int
     test_rows: int
@@ -55,7 +59,7 @@ class GeneratedSplits(ABC):
         return Generated(self.draw, self.test_rows, seed=2)
 
     def check_shape(self, inputs: Tensor) -> None:
-        if inputs.shape[1:] != (self.steps, 1):
+        if inputs.shape[1:] != (self.steps, *self.input_shape):
             raise ValueError(f"inputs must have shape [rows, {self.steps}, 1], not {list(inputs.shape)}")
 
     @abstractmethod

@@ -41,9 +41,6 @@ class Spotting(GeneratedSplits):
     """Sequences in the test split."""
 
     name: ClassVar[str] = "spotting"
-    input_shape: ClassVar[tuple[int, ...]] = (1,)
-    num_classes: ClassVar[int] = 2
-    label_names: ClassVar[tuple[str, ...]] = ("negative", "positive")
 
     def __post_init__(self) -> None:
         if not 2 <= self.run_length <= self.steps:

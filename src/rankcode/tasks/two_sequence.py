@@ -52,9 +52,6 @@ class TwoSequence(GeneratedSplits):
     """Sequences in the test split."""
 
     name: ClassVar[str] = "two-sequence"
-    input_shape: ClassVar[tuple[int, ...]] = (1,)
-    num_classes: ClassVar[int] = 2
-    label_names: ClassVar[tuple[str, ...]] = ("negative", "positive")
 
     def __post_init__(self) -> None:
         if self.steps < 1:
