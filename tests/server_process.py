@@ -9,17 +9,14 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
-import rankcode
-
-SOURCE = str(Path(rankcode.__file__).parents[1])
+from new_process import ENVIRONMENT
 
 
 class ServerProcess:
     def __init__(self, folder, model, *options, port=0):
         command = [sys.executable, "-m", "rankcode", "serve", str(model), "--api", "--port", str(port), *options]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE}
         self.process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.lines, self.ready = [], threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)

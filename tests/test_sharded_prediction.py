@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rankcode
 import rankcode as rc
+from new_process import ENVIRONMENT
 from rankcode import sharded_prediction
 from rankcode.data.sources import BadData
 from rankcode.saving.files import alone_in
@@ -23,12 +23,7 @@ from wav_files import write_wav
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 CPU = {"device": "cpu", "progress": False}
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": str(Path(rankcode.__file__).parents[1]),
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+WITH_RAY = {**ENVIRONMENT, "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +60,7 @@ def small_shards(monkeypatch):
 def check_same(output, network, data, tolerance=1e-6):
     """The answers in a file are those of `predict`, in the same order."""
     found, left_out = pandas.read_parquet(output), []
-    expected = list(rankcode.prediction.predict_rows(network, data, None, True, left_out))
+    expected = list(rc.prediction.predict_rows(network, data, None, True, left_out))
     names = [name.encode(errors="backslashreplace").decode() for name, *_ in expected]
     assert found["from"].tolist() == names and len(set(names)) == len(names) > 0
     for column in ("label", "steps", "fired", *(["milliseconds"] if "milliseconds" in found else [])):
@@ -244,7 +239,7 @@ def test_killed_at_random_moments(network, model, tmp_path, more, monkeypatch):
     parts = tmp_path / "answers.parquet.parts"
     kept = 0
     for _ in range(2):
-        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=WITH_RAY, stderr=subprocess.DEVNULL)
         wanted = len(list(parts.glob("*.parquet"))) + random.integers(1, 3)
         while process.poll() is None and len(list(parts.glob("*.parquet"))) < wanted:
             time.sleep(0.01)
@@ -253,7 +248,7 @@ def test_killed_at_random_moments(network, model, tmp_path, more, monkeypatch):
         assert not Path("answers.parquet").exists()
         assert len(list(parts.glob("*.parquet"))) > kept
         kept = len(list(parts.glob("*.parquet")))
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, env=WITH_RAY, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0 and f", {1024 * kept:,} of them before" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "ray" not in done.stderr.lower(), done.stderr
     check_same(tmp_path / "answers.parquet", network, "data")

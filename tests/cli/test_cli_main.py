@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 from small_data import CPU, QUICK, says, two_levels
 
-import rankcode
+from new_process import ENVIRONMENT
 from rankcode.cli.main import COMMANDS, main
 from wav_files import tone
 
 EXTRAS = ("matplotlib", "sklearn", "soundfile", "soxr", "pyarrow", "tensorboard", "triton", "fastapi", "uvicorn", "ray")
-SOURCE = str(Path(rankcode.__file__).parents[1])
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE}
 
 
 def without(modules, *commands):

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rankcode
 import rankcode as rc
+from new_process import ENVIRONMENT
 from rankcode.cli.main import main
 from rankcode.saving.run_folder import RunFolder
 from rankcode.sweeps import SweepFolder
@@ -26,12 +26,7 @@ pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="sweeps need ray")
 pandas = pytest.importorskip("pandas")
 
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": str(Path(rankcode.__file__).parents[1]),
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+WITH_RAY = {**ENVIRONMENT, "RAY_USAGE_STATS_ENABLED": "0"}
 FLAGS = ["--hidden-size", "4", "--batch-size", "16", "--epochs", "60", "--device", "cpu", "--no-progress"]
 BETAS = ("0", "0.05", "0.1", "0.2")
 
@@ -66,7 +61,7 @@ def weights(path):
 def test_a_driver_that_is_killed_loses_nothing_and_trains_nothing_twice(levels, seed, tmp_path):
     moments, ended = random.Random(seed), {}
     for _ in range(3):
-        driver = subprocess.Popen(command(levels), env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+        driver = subprocess.Popen(command(levels), env=WITH_RAY, stdout=subprocess.DEVNULL)
         more = lines() + moments.randrange(1, 4 * 60 // 3)
         early = moments.random() < 0.2  # before or while Ray starts
         until = time.monotonic() + (moments.uniform(1, 8) if early else 120)
@@ -79,7 +74,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_trains_nothing_twice(levels, 
             if SweepFolder("sweep").has_ended(number):
                 run = SweepFolder("sweep").run(number)
                 ended.setdefault(number, {file: file.stat().st_mtime_ns for file in run.iterdir()})
-    done = subprocess.run(command(levels), env=ENVIRONMENT, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command(levels), env=WITH_RAY, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0 and "4 runs: 4 finished" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr and "ray" not in done.stderr.lower(), done.stderr
     for number, beta in enumerate(BETAS, 1):
@@ -98,7 +93,7 @@ def test_both_nodes_of_a_cluster_train_and_predict(levels):
     """Two nodes on this machine with a CPU each: one worker fits on either."""
     np.savez("many.npz", X=np.random.default_rng(0).normal(size=(20_000, 12)).astype(np.float32))
     # A token for this cluster alone, whatever the user's own clusters have.
-    environment = {**ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment = {**WITH_RAY, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     port, started, temporary = 26379, [], tempfile.mkdtemp(prefix="rankcode-ray-")
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", "--block", "--disable-usage-stats"]
     head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={temporary}"]
