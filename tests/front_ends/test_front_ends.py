@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import rankcode as rc
+from live_networks import Leaky
 from rankcode.data.sources import Arrays, Batch, Generated, Packed, as_source
 from rankcode.front_ends import FRONT_ENDS, Audio, LatencyCode, LogMel, Standardise
 from rankcode.metrics import source_for
@@ -109,25 +110,11 @@ def test_a_file_that_describes_something_else_is_one_line(change, into, tmp_path
     assert "\n" not in str(error.value)
 
 
-class Own(nn.Module):
-    output_shape = (3,)
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def initial_state(self, rows):
-        return None
-
-    def forward(self, x_t, state):
-        return self.scale * x_t, None
-
-
 def test_a_network_with_parts_of_its_own_gets_them_too(tmp_path):
-    network = rc.Network(Own(), 4)
+    network = rc.Network(Leaky(), 4, nn.Linear(4, 4))
     network.front_end, network.label_names = KINDS["standardise"], NAMES
     rc.save(network, tmp_path / "own")
-    again = rc.load(tmp_path / "own", network=rc.Network(Own(), 4))
+    again = rc.load(tmp_path / "own", network=rc.Network(Leaky(), 4, nn.Linear(4, 4)))
     assert (again.front_end, again.label_names) == (KINDS["standardise"], NAMES)
 
 

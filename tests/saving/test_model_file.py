@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import rankcode as rc
+from live_networks import Leaky
 from rankcode import cells
 from rankcode.readouts import EnsembleReadout
 from rankcode.saving import files as whole_file
@@ -71,19 +72,6 @@ NETWORKS = {
 }
 
 
-class Own(nn.Module):
-    def __init__(self, units=4):
-        super().__init__()
-        self.mix = nn.Linear(3 + units, units)
-
-    def initial_state(self, rows):
-        return self.mix.weight.new_zeros(rows, self.mix.out_features)
-
-    def forward(self, x_t, state):
-        state = self.mix(torch.cat([x_t, state], 1)).tanh()
-        return state, state
-
-
 def refused(path, *words, error=ValueError, **options):
     """Loading is refused in one line that holds these words."""
     with pytest.raises(error) as caught:
@@ -114,8 +102,8 @@ def test_every_built_in_part_comes_back(kind, dtype, tmp_path):
 
 NAMED = OrderedDict(low=nn.Linear(4, 4), up=nn.Linear(4, 2))
 CUSTOM = {
-    "cell": lambda: rc.Network(Own(), 2, readout=nn.Linear(4, 2)),
-    "cell in a stack": lambda: rc.Network(cells.Stack(cells.GRU(3, 3), Own()), 2, readout=nn.Linear(4, 2)),
+    "cell": lambda: rc.Network(Leaky(), 2, readout=nn.Linear(4, 2)),
+    "cell in a stack": lambda: rc.Network(cells.Stack(cells.GRU(3, 3), Leaky()), 2, readout=nn.Linear(4, 2)),
     "readout": lambda: rc.Network(cells.GRU(3, 4), 2, readout=nn.Bilinear(4, 4, 2)),
     "layer": lambda: rc.Network(cells.GRU(3, 4), 2, readout=nn.Sequential(nn.Softplus(), nn.Linear(4, 2))),
     "names of layers": lambda: rc.Network(cells.GRU(3, 4), 2, readout=nn.Sequential(deepcopy(NAMED))),
@@ -131,7 +119,7 @@ def test_a_network_with_custom_parts_needs_a_network_to_load_into(make, tmp_path
 
 
 def test_layers_without_a_size_take_that_of_the_file(tmp_path):
-    network, again, inputs = rc.Network(Own(), 2), rc.Network(Own(), 2), torch.randn(3, 5, 3)
+    network, again, inputs = rc.Network(Leaky(), 2), rc.Network(Leaky(), 2), torch.randn(3, 5, 3)
     expected = rc.decide(network, inputs).probabilities
     rc.save(network, tmp_path / "own.rc")
     rc.load(tmp_path / "own.rc", network=again)
