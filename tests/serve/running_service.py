@@ -12,6 +12,9 @@ import urllib.request
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
 
 import rankcode as rc
 from live_networks import sound_network

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("fastapi")
-
 from rankcode.serve.admission import Admission
 
 ON_TIME, LATE = 0.02, 0.08

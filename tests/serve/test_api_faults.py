@@ -7,9 +7,6 @@ import time
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-
 from running_service import (
     BINARY,
     TEXT,

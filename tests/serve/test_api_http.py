@@ -11,9 +11,6 @@ import wave
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-
 from running_service import Bystanders, Raw, expected_answers, request, running, same, small_network, sounds, wait_until
 
 import rankcode as rc

@@ -9,9 +9,6 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-
 from running_service import (
     BINARY,
     TEXT,

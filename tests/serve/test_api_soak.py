@@ -10,9 +10,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-
 from running_service import BINARY, TEXT, BusyError, Raw, expected_answers, request, same, small_network, sounds
 
 import rankcode as rc
@@ -73,19 +70,22 @@ def refused(send, code):
     return fault
 
 
-def another_model(port):
+def not_started(port):
     client = Raw(port, start=False)
     if client.status == 503:
         raise BusyError
+    return client
+
+
+def another_model(port):
+    client = not_started(port)
     client.text(type="start", dtype="float64", step_shape=[420])
     assert client.closed()[0] == 1003
     client.socket.close()
 
 
 def nan(port):
-    client = Raw(port, start=False)
-    if client.status == 503:
-        raise BusyError
+    client = not_started(port)
     client.text(type="start", dtype="float32")
     client.message()
     client.data(0, np.full(100, np.nan, "<f4"))

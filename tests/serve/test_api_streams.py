@@ -6,20 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-
-from running_service import (
-    RULE,
-    Raw,
-    expected_answers,
-    request,
-    running,
-    same,
-    small_network,
-    sounds,
-    wait_until,
-)
+from running_service import RULE, Raw, expected_answers, request, running, same, small_network, sounds, wait_until
 
 import rankcode as rc
 from live_networks import Leaky, network_of, series_network

@@ -1,9 +1,5 @@
 """How many streams the service takes by default."""
 
-import pytest
-
-pytest.importorskip("fastapi")
-
 from running_service import small_network
 
 from live_networks import series_network

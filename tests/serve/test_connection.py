@@ -7,9 +7,6 @@ import struct
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("fastapi")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from running_service import small_network
