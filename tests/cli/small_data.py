@@ -44,5 +44,12 @@ def says(arguments, *parts, status=None):
     assert all(part in message for part in parts), message
 
 
+def evaluated(capsys, *arguments):
+    """The report of `rankcode evaluate`."""
+    capsys.readouterr()
+    main(["evaluate", *map(str, arguments), *CPU, "--json"])
+    return json.loads(capsys.readouterr().out)["report"]
+
+
 def answers(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_data import CPU, QUICK, answers, says, tones, two_levels
+from small_data import CPU, QUICK, answers, evaluated, says, tones, two_levels
 
 import rankcode as rc
 from rankcode.cli.main import main
@@ -58,8 +58,7 @@ def test_evaluate_on_other_data(trained, capsys):
     main(["evaluate", str(trained / "series-run"), "--on", "other.npz", *CPU])
     text = capsys.readouterr().out
     assert "on 30 rows of other.npz" in text and "high " in text
-    main(["evaluate", str(trained / "series-run"), "--on", "other.npz", *CPU, "--json"])
-    report = json.loads(capsys.readouterr().out)["report"]
+    report = evaluated(capsys, trained / "series-run", "--on", "other.npz")
     network = RunFolder(trained / "series-run").model()
     found = rc.predict(network, "other.npz", rc.Threshold(0.9))
     labels = np.load("other.npz")["y"].tolist()
@@ -72,8 +71,7 @@ def test_other_data_is_on_the_scale_of_the_training(trained, capsys):
     accuracies = []
     for offset in (0.0, 40.0):
         two_levels("other.npz", offset=offset)
-        main(["evaluate", str(trained / "series-run"), "--on", "other.npz", *CPU, "--json"])
-        accuracies.append(json.loads(capsys.readouterr().out)["report"]["accuracy"])
+        accuracies.append(evaluated(capsys, trained / "series-run", "--on", "other.npz")["accuracy"])
     assert accuracies[0] > 0.9 and accuracies[1] == 0.5  # all of them seem high
 
 
@@ -172,9 +170,8 @@ def test_runs_with_parts_from_python_can_be_read_on_the_command_line(trained, tm
             assert [json.loads(line)["steps"] for line in lines] == [
                 each.steps for each in rc.predict(rc.load(tmp_path / name), data)
             ]
-        main(["evaluate", str(tmp_path / name), *CPU, "--json"])
-        report = json.loads(capsys.readouterr().out)["report"]
-        assert report["mean_steps"] == rc.evaluate(rc.load(tmp_path / name), task).mean_steps
+        expected = rc.evaluate(rc.load(tmp_path / name), task).mean_steps
+        assert evaluated(capsys, tmp_path / name)["mean_steps"] == expected
     for command in (["predict", str(tmp_path / "lead"), data], ["evaluate", str(tmp_path / "lead")]):
         says([*command, *CPU], "names 'Lead' as objective.rule, which is not part of rankcode")
         main([*command, *CPU, "--threshold", "0.9"])
@@ -222,8 +219,7 @@ def test_simple_classifiers_are_named_beside_a_network_on_series(trained, capsys
     main(["evaluate", str(trained / "series-run"), *CPU])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "to compare" in line]
     assert line.endswith("  the most common class 50.00 %, the nearest neighbour 100.00 %, from whole rows")
-    main(["evaluate", str(trained / "series-run"), *CPU, "--json"])
-    assert json.loads(capsys.readouterr().out)["report"]["baselines"] == {
+    assert evaluated(capsys, trained / "series-run")["baselines"] == {
         "most common class": 0.5,
         "nearest neighbour": 1.0,
     }

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import csv, parquet
-from small_data import CPU, QUICK, SMALL, answers, says, tones, two_levels
+from small_data import CPU, QUICK, SMALL, answers, evaluated, says, tones, two_levels
 
 from rankcode.cli.main import main
 from rankcode.saving.run_folder import RunFolder
@@ -47,8 +47,7 @@ def test_a_run_on_own_data_is_a_run_like_any_other(trained, capsys):
     main(["evaluate", str(trained / "series-run"), *CPU])
     text = capsys.readouterr().out
     assert "on 12 test rows" in text and "high " in text and "low " in text and "heard" not in text
-    main(["evaluate", str(trained / "series-run"), *CPU, "--json"])
-    report = json.loads(capsys.readouterr().out)["report"]
+    report = evaluated(capsys, trained / "series-run")
     assert [each["name"] for each in report["classes"]] == ["high", "low"]
     assert report["accuracy"] > 0.9 and report["mean_steps"] < 8 and report["milliseconds"] is None
 
@@ -110,9 +109,7 @@ def test_speakers_are_told_apart_early(capsys):
     """Nine speakers of Japanese vowels, 7 to 29 steps of twelve numbers each: one in nine is chance."""
     options = "--cell gru --hidden-size 32 --epochs 40 --batch-size 32 --learning-rate 0.01 --validate-every 20"
     main(["train", str(UCR / "JapaneseVowels"), *options.split(), "--no-progress", "--folder", "run", *CPU])
-    capsys.readouterr()
-    main(["evaluate", "run", *CPU, "--json"])
-    report = json.loads(capsys.readouterr().out)["report"]
+    report = evaluated(capsys, "run")
     assert [each["name"] for each in report["classes"]] == list("123456789") and report["rows"] == 370
     assert report["accuracy"] > 0.85
     assert report["mean_steps"] < 10 and report["earliness"] < 0.65  # they are 15.6 steps long on average

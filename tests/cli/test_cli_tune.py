@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from small_data import QUICK, says, train, two_levels
+from small_data import QUICK, evaluated, says, train, two_levels
 
 from rankcode import OptimalStopping, Threshold, load
 from rankcode.cli.main import main
@@ -29,8 +29,7 @@ def test_series_are_fitted_at_once(fitted, capsys):
     config = RunFolder(run).config()
     assert config["fit"] == {"model": "kernels", "wish": {"alpha": 0.2}, "seed": 0}
     assert isinstance(load(run).rule, OptimalStopping)
-    main(["evaluate", str(run), "--device", "cpu", "--json"])
-    report = json.loads(capsys.readouterr().out)["report"]
+    report = evaluated(capsys, run)
     assert report["accuracy"] == 1.0 and report["earliness"] < 0.6
     main(["predict", str(run), str(fitted / "levels.npz"), "--device", "cpu", "--json"])
     assert len(capsys.readouterr().out.splitlines()) == 60
@@ -67,8 +66,7 @@ def test_an_ensemble_by_name(tmp_path, capsys, few_updates):
     assert "fitted ensemble to 48 rows" in capsys.readouterr().out
     main(["tune", run, "--accuracy", "0.9", "--device", "cpu"])
     assert "from 10 rows" in capsys.readouterr().out
-    main(["evaluate", run, "--device", "cpu", "--json"])
-    assert json.loads(capsys.readouterr().out)["report"]["accuracy"] > 0.9
+    assert evaluated(capsys, run)["accuracy"] > 0.9
     main(["predict", run, data, "--device", "cpu", "--json", "--plot", str(tmp_path / "answers.png")])
     assert len(capsys.readouterr().out.splitlines()) == 60 and (tmp_path / "answers.png").exists()
     main(["tradeoff", run, "--device", "cpu"])
@@ -143,9 +141,7 @@ def test_tune_a_recurrent_network_on_its_validation_data(tmp_path, capsys):
     main(["train", data, "--model", "recurrent", "--epochs", "8", "--folder", str(tmp_path / "run"), *QUICK])
     main(["tune", str(tmp_path / "run"), "--alpha", "0.1", "--device", "cpu"])
     tuned = load(tmp_path / "run").rule
-    capsys.readouterr()
-    main(["evaluate", str(tmp_path / "run"), "--device", "cpu", "--json"])
-    report = json.loads(capsys.readouterr().out)["report"]
+    report = evaluated(capsys, tmp_path / "run")
     assert tuned is not None and report["rows"] == 12
     train(tmp_path / "generated")
     main(["tune", str(tmp_path / "generated"), "--mean-steps", "20", "--kind", "threshold", "--device", "cpu"])
