@@ -247,8 +247,7 @@ class StreamConnection(asyncio.Protocol):
         dtype = content.get("dtype")
         if not isinstance(dtype, str) or dtype not in model.dtypes:
             return self.close(Close.UNSUPPORTED, f"dtype must be {' or '.join(model.dtypes)}, not {str(dtype)[:40]}")
-        self.client = ClientStreams(dtype, model.item_bytes(dtype))
-        self.service.know(self.client, self)
+        self.client = ClientStreams(dtype, model.item_bytes(dtype), self)
         self.send('{"type": "started"}')
 
     # What goes out

@@ -13,7 +13,7 @@ from rankcode.serve.json_logs import log
 from rankcode.serve.limits import Limits
 from rankcode.serve.metrics import Metrics
 from rankcode.serve.served_model import ServedModel
-from rankcode.serve.stream_worker import TICK_SECONDS, ClientStreams, Outcome, StreamWorker
+from rankcode.serve.stream_worker import TICK_SECONDS, Outcome, StreamWorker
 from rankcode.serve.wire_format import PATH, VERSION, Close
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class Service:
         self.uploads = 0  # files that are read or wait to be read
         self.stopping = False
         self.hello = json.dumps({"type": "hello", **self.description()})
-        self._connections: dict[ClientStreams, StreamConnection] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -83,14 +82,9 @@ class Service:
         self.clients.add(connection)
         self.metrics.clients.add()
 
-    def know(self, client: ClientStreams, connection: StreamConnection) -> None:
-        self._connections[client] = connection
-
     def leave(self, connection: StreamConnection) -> None:
         self.clients.discard(connection)
         self.paused.discard(connection)
-        if connection.client is not None:
-            self._connections.pop(connection.client, None)
         self.metrics.closed.add(of=str(connection.code))
         log("client left", code=connection.code, seconds=round(time.monotonic() - connection.begun, 3))
 
@@ -110,14 +104,11 @@ class Service:
             log("answers were lost as the server has stopped", count=len(outcomes))
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
-        for client, text, close in outcomes:
-            connection = self._connections.get(client)
-            if connection is None:
-                continue
+        for client, text, close in outcomes:  # a connection that has ended ignores them
             if close is None:
-                connection.send(text)
+                client.connection.send(text)
             else:
-                connection.close(close, text)
+                client.connection.close(close, text)
 
     async def _resume_paused(self) -> None:
         """Read on from clients that are within their limits again, and see how late the event loop is."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from rankcode.serve.metrics import Metrics
 from rankcode.serve.served_model import ServedModel
 from rankcode.serve.wire_format import Close, records
 from rankcode.streaming import StreamPool
+
+if TYPE_CHECKING:
+    from rankcode.serve.connection import StreamConnection
 
 TICK_SECONDS = 0.02
 MAX_STEPS_PER_TICK = 16  # of one stream, where a step is an item of its data
@@ -53,10 +56,10 @@ class LiveStream:
 
 
 class ClientStreams:
-    """The streams of one connection. `received` belongs to the event loop, everything else to the worker."""
+    """The streams of one connection. This and `received` belong to the event loop, everything else to the worker."""
 
-    def __init__(self, dtype: str, item_bytes: int):
-        self.dtype, self.item_bytes = dtype, item_bytes
+    def __init__(self, dtype: str, item_bytes: int, connection: StreamConnection):
+        self.dtype, self.item_bytes, self.connection = dtype, item_bytes, connection
         self.received = 0  # bytes of messages
         self.read = 0  # of these, bytes that wait for the pool no more
         self.live: dict[int, LiveStream] = {}  # by number
