@@ -1,7 +1,6 @@
 import math
 import subprocess
 import sys
-import wave
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from rankcode import prediction
 from rankcode.data.sources import BadData
 from rankcode.front_ends import Audio, LatencyCode, Standardise
 from rankcode.prediction import ROWS, predict_rows
+from wav_files import wav_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +55,7 @@ def sounds():
 def written(path, waveform, rate=16_000):
     """A WAV file, and the waveform as the file holds it."""
     samples = np.round(waveform * 32767).astype("<i2")
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(samples.tobytes())
+    path.write_bytes(wav_bytes(samples, rate))
     return samples / np.float32(32768)
 
 

@@ -1,11 +1,10 @@
 """Sounds for the tests of the page, what a stream of Python answers to them, and what the page shows."""
 
-import wave
-
 import numpy as np
 import torch
 
 import rankcode as rc
+from wav_files import wav_bytes
 
 SPEECH = "#panel-speech"
 
@@ -18,11 +17,9 @@ def sound(seconds=1.0, seed=0):
     return ((tones * ((time > 0.3) & (time < 0.6)) + noise) * 32767).astype(np.int16)
 
 
-def stored(path, samples, rate=16_000):
+def stored(path, samples):
     """A WAV file with exactly these samples."""
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, rate, 0, "NONE", ""))
-        file.writeframes(samples.astype("<i2").tobytes())
+    path.write_bytes(wav_bytes(samples))
     return path
 
 

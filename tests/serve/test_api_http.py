@@ -7,7 +7,7 @@ import re
 import socket
 import tempfile
 import time
-import wave
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,22 +18,16 @@ from live_networks import series_network
 from rankcode.prediction import Prediction
 from rankcode.serve.access import Access
 from rankcode.serve.client import Client, ServiceError
+from wav_files import wav_bytes
 
 TOKEN = "a secret that is long enough"
+wav = partial(wav_bytes, rate=4000)
 
 
 @pytest.fixture(scope="module")
 def server():
     with running(upload_bytes=200_000, upload_seconds=2) as found:
         yield found
-
-
-def wav(samples, rate=4000):
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setparams((1, 2, rate, 0, "NONE", ""))
-        file.writeframes(samples.tobytes())
-    return content.getvalue()
 
 
 def answers(text):
