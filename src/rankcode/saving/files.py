@@ -68,10 +68,8 @@ def alone_in(folder: Path, wait: bool) -> Iterator[None]:
             raise
         except OSError:
             pass  # a file system without locks
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # forked processes may still have the folder open
+        yield
     finally:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)  # forked processes may still have the folder open
         os.close(lock)
