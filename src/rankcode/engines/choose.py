@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from rankcode.engines import blockwise, compiled, cpu, graphs, reference, scheduled, stepwise, triton, whole
+from rankcode.engines import compiled, cpu, graphs, reference, scheduled, stepwise, triton, whole
 from rankcode.engines.run import Engine, Keep, Run, reads_sequences
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -15,7 +15,6 @@ from rankcode.rules import Rule
 ENGINES: dict[str, Engine] = {
     "reference": reference,
     "stepwise": stepwise,
-    "blockwise": blockwise,
     "whole": whole,
     "cpu": cpu,
     "compiled": compiled,
@@ -41,8 +40,6 @@ def choose(network: Network, inputs: Tensor, rule: Rule, engine: str = "auto") -
         if why_not := ENGINES[engine].can_run(network, inputs, rule):
             raise ValueError(f"the engine {engine} cannot run this network: {why_not}")
         return Choice(engine, "asked for by name", _capturable(engine, network, inputs, rule))
-    if blockwise.can_run(network, inputs, rule) is None:
-        return Choice("blockwise", "many steps at once, from one checkpoint to the next")
     if inputs.is_cuda:
         why_not = triton.can_run(network, inputs, rule) or triton.slower(network, inputs)
         if why_not is None:

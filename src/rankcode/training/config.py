@@ -69,7 +69,7 @@ class Training:
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes a GPU if there is one."""
     engine: str = "auto"
-    """Engine that runs the network through time: auto, compiled, cpu, blockwise, triton, graphs, whole, stepwise or
+    """Engine that runs the network through time: auto, compiled, cpu, triton, graphs, whole, stepwise or
     reference."""
     folder: str | None = None
     """Folder in which the run is kept. Default: runs/TASK-OBJECTIVE on the command line, none in Python."""

@@ -5,7 +5,8 @@ import torch
 
 from live_networks import FirstFeatures
 from rankcode import FireAt, Network, Never, Patience, Threshold, cells, decide
-from rankcode.engines import ENGINES, choose, run
+from rankcode.engines import ENGINES, choose, run, stepwise
+from rankcode.engines.run import reads_in_blocks
 from rankcode.readouts import CheckpointReadout, EnsembleReadout
 
 
@@ -37,13 +38,16 @@ RULES.append(FirstFeatures())
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("keep", ["answer", "read"])
 @pytest.mark.parametrize(
-    "case", ["kernels-stepwise", "kernels-blockwise", "gru-stepwise", "both-stepwise", "both-blockwise"]
+    "case", ["kernels-single steps", "kernels-blocks", "gru-single steps", "both-single steps", "both-blocks"]
 )
 def test_equals_the_reference(case, rule, keep):
-    cell_name, engine = case.split("-")
+    cell_name, reads = case.split("-")
     network, inputs, lengths = network_and_rows(cell_name)
     expected = run(network, inputs, lengths, rule, keep, "reference")
-    found = run(network, inputs, lengths, rule, keep, engine)
+    if reads == "single steps":
+        network.cell.register_forward_hook(lambda *_: None)  # which a block of steps would not call
+    assert reads_in_blocks(network) == (reads == "blocks")
+    found = run(network, inputs, lengths, rule, keep, "stepwise")
     assert torch.equal(found.decision.steps, expected.decision.steps)
     assert torch.equal(found.decision.fired, expected.decision.fired)
     assert torch.equal(found.decision.label, expected.decision.label)
@@ -58,13 +62,54 @@ def test_equals_the_reference(case, rule, keep):
 def test_the_choice_of_an_engine():
     for name in ("kernels", "both"):
         network, inputs, _ = network_and_rows(name)
-        assert choose(network, inputs, Threshold()).name == "blockwise"
+        assert choose(network, inputs, Threshold()).name == "stepwise" and reads_in_blocks(network)
     network, inputs, _ = network_and_rows("gru")
-    assert choose(network, inputs, Threshold()).name == "stepwise"  # a GRU reads one step at a time
-    for name in ("blockwise", "cpu", "whole", "triton"):
+    assert choose(network, inputs, Threshold()).name == "stepwise"
+    assert not reads_in_blocks(network)  # a GRU reads one step at a time
+    for name in ("cpu", "whole", "triton"):
         assert ENGINES[name].can_run(network, inputs, Threshold()) is not None
-    plain = Network(cells.GRU(2, 6), 3)
-    assert "every step" in ENGINES["blockwise"].can_run(plain, inputs, Threshold())
+    assert not reads_in_blocks(Network(network_and_rows("kernels")[0].cell, 3))  # it can fire at every step
+
+
+def test_one_block_is_read_up_to_each_step_with_an_output(monkeypatch):
+    network, inputs, _ = network_and_rows("kernels")
+    read, forward_block = [], network.cell.forward_block
+    monkeypatch.setattr(network.cell, "forward_block", lambda x, s: read.append(tuple(x.shape)) or forward_block(x, s))
+    decide(network, inputs[:3], torch.tensor([30, 7, 20]), Never())
+    steps = [3, 4, 7, 10, 20, 28, 30]
+    rows = [3, 3, 3, 2, 2, 1, 1]
+    assert read == [(live, end - begin, 2) for live, begin, end in zip(rows, [0, *steps], steps, strict=False)]
+
+
+@pytest.mark.parametrize("rows", [stepwise.PARALLEL_ROWS - 1, stepwise.PARALLEL_ROWS])
+def test_few_rows_are_read_in_blocks_in_one_thread(rows):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        network, inputs, _ = network_and_rows("kernels")
+        seen = []
+        network.readout.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+        decide(network, inputs[:1].expand(rows, -1, -1), rule=Never())
+        assert set(seen) == {1 if rows < stepwise.PARALLEL_ROWS else 3} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("every", [2, 8, None])
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("cell_name", ["kernels", "gru", "both"])
+def test_when_rows_leave_changes_nothing(cell_name, rule, keep, every, monkeypatch):
+    """On a GPU rows leave only every few steps; here the same is forced on the CPU."""
+    network, inputs, lengths = network_and_rows(cell_name)
+    found = []
+    for steps in (1, every):
+        monkeypatch.setattr(stepwise, "steps_until_rows_leave", lambda begin, inputs, steps=steps: steps or begin)
+        result = stepwise.run(network, inputs, lengths, rule, keep)
+        order = (result.row * 100 + result.step).argsort()
+        found.append([*result.decision, result.row[order], result.step[order], result.logits[order]])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_rows_that_have_fired_read_nothing_more():
@@ -83,7 +128,7 @@ def test_a_cell_whose_forward_alone_is_changed_reads_single_steps(changed):
         network.cell.cells[1].register_forward_hook(lambda cell, given, result: (-result[0], result[1]))
     else:
         network.cell.cells[1].__class__ = Negative
-    assert choose(network, inputs, Threshold()).name == "stepwise"
+    assert not reads_in_blocks(network)
     expected = run(network, inputs, lengths, Never(), engine="reference")
     torch.testing.assert_close(decide(network, inputs, lengths, Never()).probabilities, expected.decision.probabilities)
 
