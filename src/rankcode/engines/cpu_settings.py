@@ -21,7 +21,7 @@ MIN_PARALLEL_SIZE = 7_000_000  # multiplications in a step, which take a tenth o
 def single_thread_if(small: bool) -> Iterator[None]:
     """Run small steps in one thread. Only in the main thread: PyTorch takes the number set here for new threads."""
     before = torch.get_num_threads()
-    if not small or before == 1 or not _in_main_thread():
+    if not small or before == 1 or threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
@@ -35,19 +35,15 @@ def _settings(small: bool) -> Generator[None, None, None]:
     """Denormal numbers are replaced by zero in this thread, and small steps run in one thread, until the generator is
     resumed or deleted. With denormal numbers a CPU is many times as slow, and gradients that fade from step to step, in
     networks that are sure of their answers, become denormal."""
-    threads = torch.get_num_threads() if small and _in_main_thread() else 1  # to be set at the end
     flushes = False
-    try:
-        if threads > 1:
-            torch.set_num_threads(1)
-        # Not if they are flushed already, or if that is not supported.
-        flushes = sys.float_info.min / 2 != 0 and torch.set_flush_denormal(True)
-        yield
-    finally:
-        if threads > 1:
-            torch.set_num_threads(threads)
-        if flushes:
-            torch.set_flush_denormal(False)
+    with single_thread_if(small):
+        try:
+            # Not if they are flushed already, or if that is not supported.
+            flushes = sys.float_info.min / 2 != 0 and torch.set_flush_denormal(True)
+            yield
+        finally:
+            if flushes:
+                torch.set_flush_denormal(False)
 
 
 def _begin_backward(small: bool, gradient: Tensor) -> None:
@@ -86,7 +82,3 @@ def is_small(weights: int, rows: int) -> bool:
     first at every step, and if another program keeps its core busy, a training step can take a hundred times as
     long."""
     return rows * weights < MIN_PARALLEL_SIZE
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
