@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rankcode.engines.run import Keep, Run, activate, ask, decide_rows, planted_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
-from rankcode.state import State, map_state
+from rankcode.state import State, map_state, rows_of
 
 # Readouts of these modules give the same logits each time. A dropout, for example, does not.
 REPEATABLE = {nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid}
@@ -42,6 +42,7 @@ def read_in_blocks(
     lengths: Tensor,
     rule: Rule,
     keep: Keep,
+    expected_steps: Tensor | None,
     plan: Plan,
     read: Callable[[Tensor, State], tuple[Tensor, State]],
 ) -> Run:
@@ -56,8 +57,10 @@ def read_in_blocks(
     if planted is None:
         answered, fired = lengths.cpu().numpy().copy(), np.zeros(rows, bool)
     else:
-        answered, fired = planted.minimum(lengths).cpu().numpy(), (planted <= lengths).cpu().numpy()
-        plan.expect(np.sort(answered))
+        expected_steps = planted.minimum(lengths)
+        answered, fired = expected_steps.cpu().numpy(), (planted <= lengths).cpu().numpy()
+    if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
+        plan.expect(np.sort(expected_steps.cpu().numpy()))
     # Whether logits with gradients are computed at the end, from the features of the steps that are kept.
     logits_last = planted is not None or (gradients and keep == "answer" and _is_repeatable(network.readout))
     logits_of = network.logits if gradients and not logits_last else _logits_alone(network, device)
@@ -70,11 +73,8 @@ def read_in_blocks(
     while True:  # every row answers at its end
         steps_read = ends - first  # or fewer, if the rule fires before
         steps = plan.steps(first, steps_read)
-        x = inputs
-        if columns is not None:
-            x = torch.stack(columns[first : first + steps], 1)
-        elif steps < inputs.shape[1]:
-            x = inputs[:, first : first + steps]
+        block = slice(first, first + steps)
+        x = inputs[:, block] if columns is None else torch.stack(columns[block], 1)
         if live.size < rows:
             x = x.index_select(0, here(live))
         if gradients:
@@ -108,10 +108,8 @@ def read_in_blocks(
         first += steps
         if left.any():
             staying = (~left).nonzero()[0]
-            live, ends, at = live[staying], ends[staying], here(staying)
-            state, rule_state = (
-                map_state(lambda part, at=at: part.index_select(0, at), part) for part in (state, rule_state)
-            )
+            live, ends = live[staying], ends[staying]
+            state, rule_state = rows_of((state, rule_state), here(staying))
     if len(entries) == 1:
         logits, row, step = entries[0]
     else:

@@ -6,7 +6,6 @@ LSTM and GRU of one layer run with `compiled` where it can; see `GatedLayers.run
 from __future__ import annotations
 
 import math
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -38,11 +37,10 @@ def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
     plan = _Plan(network, inputs)
-    if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
-        plan.expect(np.sort(expected_steps.numpy()))
-    small = is_small(plan.weights, len(inputs))
-    reading = partial(read_in_blocks, network, inputs, lengths, rule, keep, plan, network.cell.forward_sequence)
-    return run_with_settings(reading, small)
+    small, read = is_small(plan.weights, len(inputs)), network.cell.forward_sequence
+    return run_with_settings(
+        lambda: read_in_blocks(network, inputs, lengths, rule, keep, expected_steps, plan, read), small
+    )
 
 
 class _Plan:

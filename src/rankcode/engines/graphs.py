@@ -57,13 +57,11 @@ def slower(network: Network, inputs: Tensor) -> bool:
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
 ) -> Run:
-    blocks, plan = _Blocks.of(network, inputs), _Plan()
+    blocks = _Blocks.of(network, inputs)
     if blocks.failed or blocks.random:
         return stepwise.run(network, inputs, lengths, rule, keep, expected_steps)
-    if expected_steps is not None and expected_steps is not lengths:  # lengths are passed where nothing else is known
-        plan.expect(np.sort(expected_steps.cpu().numpy()))
     with blocks.lock, torch.cuda.device_of(inputs):
-        return read_in_blocks(network, inputs, lengths, rule, keep, plan, blocks.read)
+        return read_in_blocks(network, inputs, lengths, rule, keep, expected_steps, _Plan(), blocks.read)
 
 
 class _Plan:

@@ -20,7 +20,7 @@ from rankcode.engines.block_reading import block_spikes
 from rankcode.engines.run import Keep, Run, decide_rows, planted_steps, read_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
-from rankcode.state import map_state
+from rankcode.state import map_state, rows_of
 
 Blocks = tuple[tuple[int, int], ...]  # places and steps of each
 
@@ -98,10 +98,7 @@ def run(
         if places < len(row):
             incomplete = incomplete | (live.sum() > places)
             staying = (~live).to(torch.uint8).argsort(stable=True)[:places]
-            row, live, state, rule_state = (
-                map_state(lambda part, at=staying: part.index_select(0, at), part)
-                for part in (row, live, state, rule_state)
-            )
+            row, live, state, rule_state = rows_of((row, live, state, rule_state), staying)
         x = inputs[:, first : first + count]
         features, state = read_steps(network, x if places == total else x.index_select(0, row), state)
         features = features.transpose(0, 1)  # [steps, places, …]

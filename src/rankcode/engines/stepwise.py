@@ -17,7 +17,7 @@ from rankcode.engines.cpu_settings import single_thread_if
 from rankcode.engines.run import Keep, Run, ask, decide_rows, planted_steps, reads_in_blocks
 from rankcode.network import Network
 from rankcode.rules import Rule
-from rankcode.state import map_state
+from rankcode.state import map_state, rows_of
 
 PARALLEL_ROWS = 200  # of cells that read many steps at once: for fewer, a second thread costs more than it gains
 
@@ -90,9 +90,7 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
         if len(staying) == 0:
             break
         if len(staying) < len(live):
-            live, live_ends, going, state, rule_state = map_state(
-                lambda part, at=staying: part.index_select(0, at), (live, live_ends, going, state, rule_state)
-            )
+            live, live_ends, going, state, rule_state = rows_of((live, live_ends, going, state, rule_state), staying)
 
     row, logits, steps, fired, done = _joined(entries)
     answers = done.nonzero().squeeze(1)
