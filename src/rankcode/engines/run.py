@@ -129,14 +129,10 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
     return inner, activation, last
 
 
-def is_table(rule: Any) -> bool:
-    """Whether the rule fires exactly where an activation reaches its table of thresholds. Not if a subclass changes its
-    `__call__` alone."""
-    return _is_table(type(rule))
-
-
 @cache
-def _is_table(kind: type) -> bool:
+def is_table(kind: type) -> bool:
+    """Whether rules of this class fire exactly where an activation reaches their table of thresholds. Not if a subclass
+    changes its `__call__` alone."""
     return hasattr(kind, "table") and _defined_by(kind, "table") <= _defined_by(kind, "__call__")
 
 
@@ -144,7 +140,7 @@ def why_not_fused(network: Network, rule: Rule) -> str | None:
     """None if readout and rule can be computed beside a fused step, otherwise the reason why not."""
     if hasattr(rule, "planted_steps"):
         return None
-    if not is_table(rule) or network.activation == "membrane":
+    if not is_table(type(rule)) or network.activation == "membrane":
         return f"{type(rule).__name__} is not a table of thresholds for probabilities"
     if readout_of(network) is None:
         return "with this rule it supports linear readouts and those with one hidden layer"
@@ -160,26 +156,24 @@ def reads_sequences(network: Network) -> bool:
 def reads_in_blocks(network: Network) -> bool:
     """Whether the network can fire at checkpoints only, and its cell, with every cell in it, reads many steps at once:
     up to the next."""
-    if network.checkpoints is None or not hasattr(network.cell, "forward_block"):
-        return False
-    return _all_read(network.cell, ("forward_block", "forward_sequence"))
+    at_once = network.checkpoints is not None and hasattr(network.cell, "forward_block")
+    return at_once and _all_read(network.cell, ("forward_block", "forward_sequence"))
 
 
 def _all_read(cell: nn.Module, methods: tuple[str, ...]) -> bool:
     """Whether the cell, and every cell in it, has one of the methods, and hooks or a subclass do not change its
     `forward` alone."""
-    for part in cell.modules():
-        is_cell, at_once = _reads(type(part), methods)
-        if is_cell and (not at_once or part._forward_hooks or part._forward_pre_hooks):
-            return False
-    return True
+    return all(
+        _reads(type(part), methods) and not (part._forward_hooks or part._forward_pre_hooks)
+        for part in cell.modules()
+        if hasattr(type(part), "initial_state")
+    )
 
 
 @cache
-def _reads(kind: type, methods: tuple[str, ...]) -> tuple[bool, bool]:
-    """Whether modules of this class are cells, and whether one of the methods does what their `forward` does."""
-    first = min(_defined_by(kind, method) for method in methods)
-    return hasattr(kind, "initial_state"), first <= _defined_by(kind, "forward")
+def _reads(kind: type, methods: tuple[str, ...]) -> bool:
+    """Whether one of the methods of a cell of this class does what its `forward` does."""
+    return min(_defined_by(kind, method) for method in methods) <= _defined_by(kind, "forward")
 
 
 def _defined_by(kind: type, method: str) -> float:

@@ -73,7 +73,7 @@ def _spikes(network: Network, features: Tensor, logits: Tensor, rule: Rule) -> T
     """Whether the rule fires at each step, had it not fired before: [rows, steps]."""
     rows, steps = logits.shape[:2]
     activations, probabilities = activate(network, logits)
-    if is_table(rule):
+    if is_table(type(rule)):
         return (activations >= table_of(rule, steps, network.num_classes, activations.dtype, activations.device)).any(2)
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
     fired = []
