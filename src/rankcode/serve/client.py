@@ -12,11 +12,12 @@ with Client("http://127.0.0.1:8000") as client:
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from rankcode.prediction import Prediction
 from rankcode.serve.wire_format import PATH, RECORD, record
@@ -42,8 +43,9 @@ class Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.timeout = timeout
         self._stream = 0
+        self._held = ExitStack()  # websockets wants connections to be opened by a with statement
         try:
-            self._socket = connect(
+            opening: Any = connect(
                 url.rstrip("/") + ("" if url.rstrip("/").endswith(PATH) else PATH),
                 additional_headers=headers,
                 compression=None,
@@ -51,6 +53,7 @@ class Client:
                 close_timeout=1,
                 proxy=None,
             )
+            self._socket: ClientConnection = self._held.enter_context(opening)
         except InvalidStatus as error:
             text = (error.response.body or b"").decode(errors="replace").strip()
             raise ServiceError(text or str(error), error.response.status_code) from None
@@ -70,7 +73,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self._held.close()
 
     def push(self, data: Any) -> Prediction | None:
         """Send samples or steps of the stream. Returns its answer if that has come, and until then None."""
