@@ -15,7 +15,7 @@ from rankcode.inference import inference
 from rankcode.metrics import source_of
 from rankcode.network import Network
 from rankcode.progress import watched
-from rankcode.rules import Never, Rule, check_rule
+from rankcode.rules import Never, Rule, allowed, check_rule
 
 MAX_STEPS = 400  # with an output: in longer sequences, only every second, third, … step may fire
 
@@ -45,7 +45,7 @@ class Traces:
     def decide(self, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
         """(labels, steps read, whether they fired) of every row with a rule, without running the network again. A rule
         that reads features reads the second axis as its only feature."""
-        rows, count, classes = self.probabilities.shape
+        rows, count = self.probabilities.shape[:2]
         state = rule.initial_state(rows)
         open_, answer = torch.ones(rows, dtype=torch.bool), torch.full((rows,), count - 1)
         fired = torch.zeros(rows, dtype=torch.bool)
@@ -59,12 +59,9 @@ class Traces:
             stop = open_ & (now | (ends == number))
             answer[stop] = number
             open_ &= ~stop
-        at = torch.arange(rows), answer
-        label = self.activations[at].argmax(1)
-        if (may_fire := getattr(rule, "classes", None)) is not None:
-            within = torch.full((classes,), -torch.inf, dtype=self.activations.dtype)
-            within[list(may_fire)] = 0.0
-            label = torch.where(fired, (self.activations[at] + within).argmax(1), label)
+        outputs = self.activations[torch.arange(rows), answer]
+        spike = allowed(outputs, getattr(rule, "classes", None)).argmax(1)
+        label = torch.where(fired, spike, outputs.argmax(1))
         steps = torch.where(fired, torch.tensor(self.steps)[answer], self.lengths)
         return label, steps, fired
 
