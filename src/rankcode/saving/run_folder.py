@@ -209,7 +209,7 @@ class RunFolder:
         reliability.png shows how well the probabilities of the traces are calibrated."""
         self.write_model(name, network)
         promise = {
-            "wish": {key: value for key, value in vars(tuning.wish).items() if value is not None},
+            "wish": tuning.wish.given,
             "rule": describe(tuning.rule),
             "kind": tuning.kind,
             "reason": tuning.reason,

@@ -27,6 +27,11 @@ from rankcode.stopping.second_axis import traces_with_axis
 from rankcode.stopping.traces import Traces
 
 Kind = Literal["auto", "threshold", "step-thresholds", "optimal"]
+DESCRIPTIONS = {
+    "threshold": "one threshold",
+    "step-thresholds": "a threshold for each step",
+    "optimal": "an optimal stopping rule",
+}
 FOLDS = 5
 COSTS = torch.logspace(1.5, -2.5, 25, dtype=torch.float64).tolist()  # of reading a whole row, where an error costs 1
 FINE_ROWS = 5000  # with as many, costs between the best one and its neighbours are tried as well
@@ -53,7 +58,8 @@ class Wish:
     """Duration of a step in seconds, for false alarms. Default: that of the recordings, if the data is sound."""
 
     def __post_init__(self):
-        given = {name: value for name, value in vars(self).items() if value is not None and name != "seconds_per_step"}
+        given = self.given
+        given.pop("seconds_per_step", None)
         if len(given) > 1:
             raise ValueError(f"a wish is one quantity, not {len(given)}: {', '.join(f'{name}=…' for name in given)}")
         for name, value in given.items():
@@ -68,8 +74,13 @@ class Wish:
         if not given:
             object.__setattr__(self, "alpha", DEFAULT_ALPHA)
 
+    @property
+    def given(self) -> dict[str, float]:
+        """What was given, by name; the quantity comes first."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
     def __str__(self) -> str:
-        name, value = next((n, v) for n, v in vars(self).items() if v is not None and n != "seconds_per_step")
+        name, value = next(iter(self.given.items()))
         return f"{name} {value:g}"
 
 
@@ -155,8 +166,8 @@ def tune_on(traces: Traces, wish: Wish, kind: Kind = "auto", temperatures: bool 
     if len(traces.labels) < MIN_ROWS:
         raise BadData(f"a rule needs at least {MIN_ROWS} held-out rows, not {len(traces.labels)}")
     kinds = ("threshold", "optimal") if kind == "auto" else (kind,)
-    if not set(kinds) <= set(FITS):
-        raise ValueError(f"kind must be auto, {', '.join(FITS)}, not {kind!r}")
+    if not set(kinds) <= set(DESCRIPTIONS):
+        raise ValueError(f"kind must be auto, {', '.join(DESCRIPTIONS)}, not {kind!r}")
     found = [_tuned(replace(traces, axis=None, axis_weights=None), wish, each, temperatures) for each in kinds]
     if traces.axis is not None and kinds[-1] == "optimal":
         with suppress(ValueError):  # the wish cannot be met with the second axis
@@ -196,7 +207,7 @@ def _tuned(traces: Traces, wish: Wish, kind: str, temperatures: bool) -> Tuning:
         found = zip([*family, *finer], [*curve, *_curve(traces, kind, finer, relative, temperatures)], strict=True)
         family, curve = zip(*sorted(found, key=lambda each: -each[0]), strict=True)
         chosen = _choose(traces, wish, curve)
-    rule = FITS[kind](family[chosen], relative, traces, _calibration(traces, kind, temperatures))
+    rule = _fitted(kind, family[chosen], relative, traces, _calibration(traces, kind, temperatures))
     if traces.axis_weights is not None and kind == "optimal":
         rule = replace(rule, axis=tuple(tuple(float(f"{each:.6g}") for each in row) for row in traces.axis_weights))
     rows = len(traces.labels)
@@ -224,33 +235,19 @@ def _curve(traces: Traces, kind: str, family: Sequence[float], relative: bool, t
     )
 
 
-def _threshold(value: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
-    return Threshold(value)
-
-
-def _waiting(traces: Traces, price: float, relative: bool) -> Tensor:
+def _fitted(kind: str, price: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
+    """A member of a family, fitted to these rows. `price`: its threshold, or its cost, as `_family` has it."""
+    if kind == "threshold":
+        return Threshold(price)
     reached = traces.reached.double()
-    return price * (reached / traces.lengths[:, None] if relative else reached)
+    waiting = price * (reached / traces.lengths[:, None] if relative else reached)
+    if kind == "step-thresholds":
+        return fit_step_thresholds(traces, waiting)
+    return fit_optimal(traces, waiting, calibration)
 
 
 def _calibration(traces: Traces, kind: str, temperatures: bool) -> Calibration | None:
     return calibrate(traces, temperatures) if kind == "optimal" else None
-
-
-def _optimal(price: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
-    return fit_optimal(traces, _waiting(traces, price, relative), calibration)
-
-
-def _step_thresholds(price: float, relative: bool, traces: Traces, calibration: Calibration | None) -> Rule:
-    return fit_step_thresholds(traces, _waiting(traces, price, relative))
-
-
-DESCRIPTIONS = {
-    "threshold": "one threshold",
-    "step-thresholds": "a threshold for each step",
-    "optimal": "an optimal stopping rule",
-}
-FITS: dict[str, Any] = {"threshold": _threshold, "step-thresholds": _step_thresholds, "optimal": _optimal}
 
 
 def _cross_fitted(
@@ -267,7 +264,7 @@ def _cross_fitted(
         others, tried = traces.rows((fold != number).nonzero().squeeze(1)), traces.rows(own)
         calibration = _calibration(others, kind, temperatures)
         for member, price in enumerate(family):
-            label, read, spike = tried.decide(FITS[kind](price, relative, others, calibration))
+            label, read, spike = tried.decide(_fitted(kind, price, relative, others, calibration))
             right[member, own] = (label == tried.labels).double()
             steps[member, own] = read.double()
             fired[member, own] = spike.double()

@@ -215,13 +215,12 @@ def fit_task(
     if int(torch.bincount(rows.labels).min()) < 2 and len(rows.labels) < MANY_ROWS:
         name = task.label_names[int(torch.bincount(rows.labels).argmin())]
         raise BadData(f"{task.path}: class {name!r} has a single row, and kernels need two: use model=recurrent")
-    wanted = {name: value for name, value in vars(wish).items() if value is not None}
     with closing(RunFolder(folder)) as run:
         run.begin({"task": describe(task)}, resume=False)
         try:
             found = fit_series(rows, task.label_names, wish, model, seed=seed, progress=progress, device=device)
             found.network.front_end = cast(Standardise, found.network.front_end).reading(task.columns)
-            fitted = {"model": found.model, "wish": wanted, "seed": seed}
+            fitted = {"model": found.model, "wish": wish.given, "seed": seed}
             run.write_fitted({"network": describe(found.network), "fit": fitted}, found.network, found.held_out)
         except BaseException:
             run.discard_if_new()
