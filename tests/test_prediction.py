@@ -476,7 +476,7 @@ def test_inputs_that_are_not_read_take_no_memory():
 def test_the_probabilities_of_all_classes_come_by_name():
     network, rows = series_network(), np.stack(series((6,) * 4))
     decision = rc.decide(network, network.front_end(torch.from_numpy(rows))[0])
-    names = network.label_names or [str(label) for label in range(network.num_classes)]
+    names = network.class_names
     for answer, probabilities in zip(rc.predict(network, rows), decision.probabilities.tolist(), strict=True):
         assert list(answer.probabilities) == list(names)
         assert list(answer.probabilities.values()) == pytest.approx(probabilities, abs=1e-6)

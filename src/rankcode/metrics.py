@@ -144,7 +144,7 @@ def evaluate(
     confusion = torch.bincount((classes * label + answer).long(), minlength=classes**2).view(classes, classes)
     heard = milliseconds_heard(source, steps.long())
     accuracy, mean_earliness = right.mean().item(), earliness.mean().item()
-    names = network.label_names or [str(each) for each in range(network.num_classes)]
+    names = network.class_names
     return Report(
         rows=len(label),
         accuracy=accuracy,

@@ -52,10 +52,9 @@ class Network(nn.Module):
             )
         if outputs < 1:
             raise ValueError(f"a network needs at least one output, not {outputs}")
-        spiking = getattr(cell, "emits", None) == "membranes"
-        self.activation: Activation = activation or (
-            "sigmoid" if outputs == 1 else "membrane" if spiking and _is_identity(readout) else "softmax"
-        )
+        spiking = getattr(cell, "emits", None) == "membranes" and isinstance(readout, nn.Identity | None)
+        default = "sigmoid" if outputs == 1 else "membrane" if spiking else "softmax"
+        self.activation: Activation = activation or default
         if self.activation not in ("softmax", "sigmoid", "membrane"):
             raise ValueError(f"activation must be softmax, sigmoid or membrane, not {activation!r}")
         if (self.activation == "sigmoid") != (outputs == 1):
@@ -69,6 +68,11 @@ class Network(nn.Module):
 
     def initial_state(self, batch_size: int) -> State:
         return self.cell.initial_state(batch_size)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """`label_names`, or the numbers of the classes if they have none."""
+        return self.label_names or tuple(map(str, range(self.num_classes)))
 
     @property
     def checkpoints(self) -> tuple[int, ...] | None:
@@ -105,10 +109,6 @@ class Network(nn.Module):
         """(activations, probabilities), each [rows, classes]: the arguments of a rule."""
         probabilities = logits.softmax(-1)
         return (logits if self.activation == "membrane" else probabilities), probabilities
-
-
-def _is_identity(readout: nn.Module | None) -> bool:
-    return readout is None or isinstance(readout, nn.Identity)
 
 
 def _linear(cell: nn.Module, outputs: int) -> nn.Module:

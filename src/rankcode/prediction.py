@@ -172,7 +172,7 @@ def _num_values(front_end: FrontEnd, row: StoredRow) -> int:
 
 def named_answers(network: Network, decision: Decision, sizes: Iterable[int]) -> Iterator[Prediction]:
     """Decisions with class names, and how much was heard of recordings with these numbers of samples."""
-    labels = network.label_names or [str(label) for label in range(network.num_classes)]
+    labels = network.class_names
     heard = None if network.front_end is None else network.front_end.heard(decision.steps, torch.tensor([*sizes]))
     milliseconds = [None] * len(decision.steps) if heard is None else heard.tolist()
     columns = zip(*(part.tolist() for part in decision), milliseconds, strict=True)

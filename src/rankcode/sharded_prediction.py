@@ -158,7 +158,7 @@ class AnswerWorker(RayWorker):
         columns: dict[str, list[Any]] = {"from": [name for name, _ in answers]}
         for column in ("label", "probability", "steps", "fired", "milliseconds"):
             columns[column] = [getattr(answer, column) for _, answer in answers]
-        for name in _label_names(self.network):
+        for name in self.network.class_names:
             columns[f"probability_{name}"] = [answer.probabilities[name] for _, answer in answers]
         schema = answer_schema(self.network)
         notes = {"key": shard.key, "left_out": json.dumps(left_out)}
@@ -166,10 +166,6 @@ class AnswerWorker(RayWorker):
         content = io.BytesIO()
         parquet.write_table(table, content)
         return len(answers), len(left_out), content.getvalue()
-
-
-def _label_names(network: Network) -> list[str]:
-    return list(network.label_names or map(str, range(network.num_classes)))
 
 
 def answer_schema(network: Network) -> Any:
@@ -180,7 +176,7 @@ def answer_schema(network: Network) -> Any:
     sound = network.front_end is not None and network.front_end.heard(one, one) is not None
     kinds = {"from": pa.string(), "label": pa.string(), "probability": pa.float32(), "steps": pa.int64()}
     kinds |= {"fired": pa.bool_(), **({"milliseconds": pa.float64()} if sound else {})}
-    return pa.schema(kinds | {f"probability_{name}": pa.float32() for name in _label_names(network)})
+    return pa.schema(kinds | {f"probability_{name}": pa.float32() for name in network.class_names})
 
 
 def _answered_on_ray(

@@ -21,8 +21,7 @@ class Bars:
     """A line for each class, with θ as a line in its bar. Draws only if standard output is a terminal."""
 
     def __init__(self, network: Network, rule: Rule, wanted: bool):
-        names = network.label_names or tuple(map(str, range(network.num_classes)))
-        self.names, self.rule = [printable(name)[:MAX_NAME] for name in names], rule
+        self.names, self.rule = [printable(name)[:MAX_NAME] for name in network.class_names], rule
         self.shown = wanted and sys.stdout.isatty()
         self._drawn = 0  # lines of bars on the screen, above the cursor
         self._time = -math.inf

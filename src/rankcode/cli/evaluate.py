@@ -91,12 +91,11 @@ class Evaluate:
         if picture is not None:
             from rankcode.plots import plot_confusion
 
-            names = network.label_names or [str(label) for label in range(network.num_classes)]
             matrices = {
                 f"{titles[name]}: {100 * report.accuracy:.1f} % right": report.confusion
                 for name, report in reports.items()
             }
-            picture.write(plot_confusion(matrices, names))
+            picture.write(plot_confusion(matrices, network.class_names))
             say(f"wrote {picture.path}", file=sys.stderr)
 
 

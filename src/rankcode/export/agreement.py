@@ -102,9 +102,8 @@ def compare(session: Any, step: Step, batches: Iterable[CheckRows], original: Ne
 
 
 def _in_words(network: Network, decision: Decision, row: int) -> str:
-    names = network.label_names or range(network.num_classes)
     spike = "" if decision.fired[row] else ", without a spike"
-    return f"{names[int(decision.label[row])]} after {int(decision.steps[row])} steps{spike}"
+    return f"{network.class_names[int(decision.label[row])]} after {int(decision.steps[row])} steps{spike}"
 
 
 def milliseconds_per_step(session: Any, step: Step, rows: CheckRows) -> float:

@@ -143,7 +143,7 @@ def _metadata(step: Step, opset: int, int8: bool, source: str | None) -> dict[st
     front_end: Any = network.front_end
     about = {
         "rankcode": versions() | {"opset": opset, "int8": int8, "source": source},
-        "labels": list(network.label_names or map(str, range(network.num_classes))),
+        "labels": list(network.class_names),
         "activation": network.activation,
         "rule": describe(step.rule),
         "checkpoints": network.checkpoints and list(network.checkpoints),

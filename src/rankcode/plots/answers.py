@@ -90,7 +90,7 @@ def _draw_row(above: Axes, below: Axes, network: Network, row: Tensor, rule: Rul
     series = (inputs if shown is None else shown(stored))[0].cpu().flatten(1)
     first = length - len(series) + 1  # a step of sound also depends on frames before it
     _draw_series(above, series, first)
-    names = network.label_names or [str(each) for each in range(network.num_classes)]
+    names = network.class_names
     style: dict[str, Any] = {"drawstyle": "steps-post"} if network.checkpoints is not None else {}
     for each in sorted(range(network.num_classes), key=lambda each: (each == label, names[each] == truth)):
         colour = _colour(network, each, label, names[each] == truth)
@@ -163,9 +163,8 @@ def _boundary(rule: Any, steps: Tensor, compared: Tensor) -> Tensor | None:
 
 
 def _legend(network: Network) -> list[Line2D]:
-    names = network.label_names or [str(each) for each in range(network.num_classes)]
     if network.num_classes <= len(COLOURS):
-        classes = {short(name): colour for name, colour in zip(names, COLOURS, strict=False)}
+        classes = {short(name): colour for name, colour in zip(network.class_names, COLOURS, strict=False)}
     else:
         classes = {"class answered": BLUE, "true class, if another": RED, "other classes": GREY}
     handles = [Line2D([], [], color=colour, lw=2, label=name) for name, colour in classes.items()]

@@ -48,10 +48,6 @@ class ServedModel:
         """Of the data, by the names that a client uses."""
         return SOUND_TYPES if self.sample_rate else NUMBER_TYPES
 
-    @property
-    def labels(self) -> list[str]:
-        return list(self.network.label_names or map(str, range(self.network.num_classes)))
-
     @cached_property
     def version(self) -> str:
         """A checksum of the weights, of how the network is built, and of its rule."""
@@ -77,6 +73,6 @@ class ServedModel:
             "sample_rate": self.sample_rate,
             "step_shape": list(self.step_shape or ()),
             "dtypes": list(self.dtypes),
-            "labels": self.labels,
+            "labels": list(self.network.class_names),
             "rule": describe(self.rule),
         }

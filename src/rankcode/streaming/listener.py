@@ -66,7 +66,7 @@ class Listener:
                 f"{copies}, {stagger}, {refractory} and {warm_up}"
             )
         self.network, self._inputs = network, LiveInputs(network, 1, sample_rate)
-        self.label_names = network.label_names or tuple(map(str, range(network.num_classes)))
+        self.label_names = network.class_names
         classes = _classes(self.label_names, keywords)
         self._unknown = self.label_names.index("unknown") if "unknown" in self.label_names else None
         self.rule = Patience(Threshold(threshold, classes), patience)
