@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 import rankcode as rc
 from rankcode import cells
 from rankcode.metrics import area, cost, harmonic_mean
+from test_rules import network_of
 
 
 def test_harmonic_mean_and_cost_by_hand():
@@ -29,20 +29,6 @@ def test_area_by_hand():
     assert area([0.5, 0.5], [0.6, 0.8], 0.5) == pytest.approx(0.65)
 
 
-class Echo(nn.Module):
-    """A cell that gives what it reads: with an identity readout the inputs are the logits."""
-
-    def __init__(self):
-        super().__init__()
-        self.nothing = nn.Parameter(torch.zeros((), dtype=torch.float64))
-
-    def initial_state(self, rows):
-        return None
-
-    def forward(self, x_t, state):
-        return x_t, None
-
-
 def example():
     """Four rows at θ = 0.8: fires at 2 of 4, right; fires at 1 of 4, wrong; fires at 3 of 3, right; never, wrong."""
     low, zero, one = [0.6, 0.4], [0.9, 0.1], [0.2, 0.8]
@@ -50,7 +36,7 @@ def example():
     inputs = torch.tensor(rows, dtype=torch.float64).log()
     inputs[2, 2] += 1e-9 * torch.tensor([-1, 1])  # clear of rounding at θ itself
     labels, lengths = torch.tensor([0, 1, 1, 1]), torch.tensor([4, 4, 3, 2])
-    return rc.Network(Echo(), 2, readout=nn.Identity()), (inputs, labels, lengths)
+    return network_of(2).double(), (inputs, labels, lengths)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1024])

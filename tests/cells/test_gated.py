@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+from step_by_step import step_by_step
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -12,15 +13,6 @@ from rankcode import cells
 from rankcode.engines import run
 
 BOTH = pytest.mark.parametrize("name", ["LSTM", "GRU"])
-
-
-def whole(cell, inputs):
-    """Features of every step [rows, steps, units], and the last state."""
-    state, features = cell.initial_state(len(inputs)), []
-    for step in range(inputs.shape[1]):
-        now, state = cell(inputs[:, step], state)
-        features.append(now)
-    return torch.stack(features, 1), state
 
 
 PARAMETRIZATIONS = {
@@ -85,7 +77,7 @@ def test_agrees_with_torch_over_whole_sequences(name, layers):
     ours.load_state_dict(theirs.state_dict())
     inputs = torch.randn(4, 7, 3, dtype=torch.float64)
     expected, last = theirs(inputs)
-    features, state = whole(ours, inputs)
+    features, state = step_by_step(ours, inputs)
     assert torch.allclose(features, expected, rtol=0, atol=1e-12)
     for ours_last, theirs_last in zip(state, last if name == "LSTM" else (last,), strict=True):
         assert torch.allclose(ours_last, theirs_last.transpose(0, 1), rtol=0, atol=1e-12)

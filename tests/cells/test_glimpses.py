@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from step_by_step import step_by_step
 
 import rankcode as rc
 from rankcode.cells import Glimpses
@@ -13,9 +14,7 @@ def test_at_the_last_step_it_has_seen_the_whole_image():
     images = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
     inputs = latency_code(images, 255, 10)[:, :, None]
     cell = Glimpses((8, 8), 10, channels=8, hidden_size=5).eval()
-    state = cell.initial_state(3)
-    for x_t in inputs.unbind(1):
-        _, state = cell(x_t, state)
+    _, state = step_by_step(cell, inputs)
     intensity = (10 * images.int() + 254).div(255, rounding_mode="floor").clamp(min=1) / 10  # ⌈10 v⌉ tenths
     assert torch.allclose(state.image[:, 0], intensity.float(), atol=1e-6)
     assert torch.allclose(state.time, torch.ones(3, 1, 1, 1))

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from step_by_step import step_by_step
 
 from rankcode.cells import RandomKernels
 
@@ -50,24 +51,20 @@ def features_by_definition(cell, prefix):
 @pytest.mark.parametrize(("channels", "steps"), [(1, 40), (3, 20), (11, 12), (1, 1), (2, 5)])
 def test_features_are_those_of_the_definition(channels, steps):
     cell, inputs, _ = drawn(channels, steps)
-    state = cell.initial_state(1)
-    for t in range(steps):
-        features, state = cell(inputs[:1, t], state)
-        if t in (0, steps // 2, steps - 1):
-            np.testing.assert_allclose(features[0].numpy(), features_by_definition(cell, inputs[0, : t + 1]), atol=1e-6)
+    features, _ = step_by_step(cell, inputs[:1])
+    for t in (0, steps // 2, steps - 1):
+        expected = features_by_definition(cell, inputs[0, : t + 1])
+        np.testing.assert_allclose(features[0, t].numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [[40], [1, 39], [7, 13, 20], [39, 1]])
 def test_blocks_give_exactly_what_single_steps_give(sizes):
     cell, inputs, _ = drawn(channels=2, rows=50)  # more rows than are read at once
-    state = cell.initial_state(50)
-    for t in range(40):
-        features, state = cell(inputs[:, t], state)
-    block_state, begin = cell.initial_state(50), 0
-    for size in sizes:
-        block_features, block_state = cell.forward_block(inputs[:, begin : begin + size], block_state)
-        begin += size
-    assert torch.equal(block_features, features)
+    features, state = step_by_step(cell, inputs)
+    block_state = cell.initial_state(50)
+    for part in inputs.split(sizes, 1):
+        block_features, block_state = cell.forward_block(part, block_state)
+    assert torch.equal(block_features, features[:, -1])
     assert all(torch.equal(one, other) for one, other in zip(block_state, state, strict=True))
 
 
@@ -92,14 +89,8 @@ def test_a_weight_of_two_is_two_rows_and_order_does_not_matter():
 
 
 def test_the_longest_kernel_fits_and_constant_inputs_are_no_trouble():
-    assert [RandomKernels.for_length(1, steps, 600).reach for steps in (1, 9, 17, 32, 33, 500)] == [
-        8,
-        8,
-        16,
-        16,
-        32,
-        256,
-    ]
+    reach = [RandomKernels.for_length(1, steps, 600).reach for steps in (1, 9, 17, 32, 33, 500)]
+    assert reach == [8, 8, 16, 16, 32, 256]
     cell = RandomKernels.for_length(2, 30, 300)
     inputs = torch.zeros(3, 30, 2)
     cell.draw(inputs, torch.tensor([30, 30, 2]), torch.ones(3), torch.Generator())
