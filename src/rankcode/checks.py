@@ -79,6 +79,13 @@ def check_features(cell: nn.Module, given: tuple[int, ...]) -> None:
         raise ValueError(f"a step of the inputs has shape {list(given)}, the network reads {list(shape)}")
 
 
+def step_shape(cell: Any) -> tuple[int, ...] | None:
+    """The shape of a step of the inputs, if the cell says it."""
+    size = getattr(cell, "input_size", None)
+    shape = getattr(cell, "input_shape", (size,) if isinstance(size, int) else None)
+    return None if shape is None else tuple(shape)
+
+
 def checked_labels(network: Network, labels, rows: int, device: torch.device, values: bool = True) -> Tensor:
     """Labels [rows], each a class of the network. `values=False` checks shape and type only."""
     labels = as_tensor(labels).to(device)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import rankcode as rc
 from live_networks import CELLS, NETWORKS, chunks, inputs_for, sound_network
-from rankcode.streaming.stream import MAX_AT_ONCE
+from rankcode.streaming.live_inputs import MAX_AT_ONCE
 
 QUICK = {"threshold": 0.6, "patience": 2, "copies": 3, "stagger": 4, "warm_up": 2, "refractory": 3}
 NAMES = ("yes", "no", "unknown")

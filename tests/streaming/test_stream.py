@@ -23,7 +23,7 @@ from live_networks import (
     sound_network,
     streamed,
 )
-from rankcode.streaming import stream as stream_module
+from rankcode.streaming import live_inputs
 
 quiet = settings(deadline=None, max_examples=30, derandomize=True)
 every_cell = pytest.mark.parametrize("name", NETWORKS)
@@ -109,7 +109,7 @@ def test_what_comes_after_the_decision_is_not_read():
 def test_a_long_chunk_is_read_in_parts(monkeypatch):
     network = NETWORKS["LSTM"]
     inputs = inputs_for(network, 50, seed=0)
-    monkeypatch.setattr(stream_module, "MAX_AT_ONCE", 20)
+    monkeypatch.setattr(live_inputs, "MAX_AT_ONCE", 20)
     stream = rc.Stream(network, rc.Never())
     sizes, take = [], stream._inputs.take
     monkeypatch.setattr(stream._inputs, "take", lambda rows, steps: sizes.append(steps) or take(rows, steps))

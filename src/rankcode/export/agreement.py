@@ -44,7 +44,7 @@ def answers_of(session: Any, step: Step, rows: CheckRows) -> Answers:
     state = [part.numpy() for part in step.initial_state(count)]
     names = [part.name for part in step.state]
     steps = rows.num_calls - step.warm_up
-    probabilities = torch.full((count, calls - step.warm_up, step.num_classes), torch.nan)
+    probabilities = torch.full((count, calls - step.warm_up, step.network.num_classes), torch.nan)
     label, fired = torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.bool)
     read, open_ = torch.zeros(count, dtype=torch.long), torch.ones(count, dtype=torch.bool)
     for call in range(calls):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankcode.checks import step_shape
 from rankcode.engines.run import ask, decide_rows
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -38,7 +39,11 @@ class Step(nn.Module):
         super().__init__()
         self.network, self.rule, self.raw = network, rule, raw
         self.warm_up: int = getattr(raw, "warm_up", 0)
-        self.x_shape = _x_shape(network, raw)
+        shape = step_shape(network.cell if raw is None else raw)
+        if shape is None:
+            name = type(network.cell).__name__
+            raise ValueError(f"{name} does not say what it reads: set its input_shape to export it")
+        self.x_shape = shape
         self.x_dtype: torch.dtype = getattr(raw, "dtype", torch.float32)
         with torch.no_grad():
             raw_state = None if raw is None else raw.initial_state(1)  # type: ignore[operator]
@@ -80,24 +85,13 @@ class Step(nn.Module):
             new_rule_state = map_state(lambda new, old: _where(may_fire, new, old), new_rule_state, rule_state)
         if self.warm_up:
             fired = fired & ready
-            probabilities = _where(ready, probabilities, torch.full_like(probabilities[:1], 1 / self.num_classes))
+            chance = torch.full_like(probabilities[:1], 1 / self.network.num_classes)
+            probabilities = _where(ready, probabilities, chance)
         after = (raw_state, cell_state, new_rule_state)
         label = decide_rows(self.network, self.rule, logits, number, fired).label
         # An output cannot be an input: a state that stays as it is is copied.
         new = [part.clone() if any(part is old for old in state) else part for part in _leaves(after)]
         return probabilities, fired, label, *new, calls
-
-    @property
-    def num_classes(self) -> int:
-        return self.network.num_classes
-
-
-def _x_shape(network: Network, raw: nn.Module | None) -> tuple[int, ...]:
-    size = getattr(network.cell, "input_size", None)
-    shape: Any = getattr(raw or network.cell, "input_shape", None if size is None else (size,))
-    if shape is None:
-        raise ValueError(f"{type(network.cell).__name__} does not say what it reads: set its input_shape to export it")
-    return tuple(shape)
 
 
 def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:

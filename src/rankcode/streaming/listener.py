@@ -21,8 +21,7 @@ from rankcode.inference import inference
 from rankcode.network import Network
 from rankcode.rules import Patience, Threshold, allowed, check_rule
 from rankcode.state import map_state
-from rankcode.streaming.live_inputs import LiveInputs
-from rankcode.streaming.stream import MAX_AT_ONCE, ONLY_ROW
+from rankcode.streaming.live_inputs import ONLY_ROW, LiveInputs
 
 NOT_KEYWORDS = ("unknown", "silence")  # classes that are not reported, by default
 
@@ -92,11 +91,7 @@ class Listener:
         Bad data raises a ValueError, and the listener stays as it was.
         """
         found = []
-        items = self._inputs.streams.check(0, inputs)
-        at_once = max(1, MAX_AT_ONCE * len(items) // max(1, items.size))
-        for begin in range(0, len(items), at_once):
-            self._inputs.streams.push(0, items[begin : begin + at_once])
-            waiting = int(self._inputs.streams.waiting()[0])
+        for waiting in self._inputs.pushed(inputs):
             if waiting:
                 with inference(self.network), single_thread_if(self._inputs.device.type == "cpu"):
                     for x in self._inputs.take(ONLY_ROW, waiting)[0]:

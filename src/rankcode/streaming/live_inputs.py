@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankcode.checks import step_shape
 from rankcode.front_ends import InputStreams, NumberStreams
 from rankcode.network import Network
+
+MAX_AT_ONCE = 2**16  # raw values of a chunk that are buffered at once: a chunk of any size needs bounded memory
+ONLY_ROW = np.zeros(1, np.int64)
 
 
 class LiveInputs:
@@ -25,7 +30,8 @@ class LiveInputs:
                 else f"the network reads sound at {expected:,} Hz, not at {sample_rate:,} Hz: resample it first"
             )
         if front_end is None:
-            streams = NumberStreams(rows, _step_shape(network.cell), any_layout=_flattens(network.cell))
+            any_layout = getattr(network.cell, "flattens_inputs", False)
+            streams = NumberStreams(rows, step_shape(network.cell), any_layout=any_layout)
         elif hasattr(front_end, "stream"):
             streams = front_end.stream(rows)
         else:
@@ -36,17 +42,14 @@ class LiveInputs:
         like = next((part for part in network.parameters() if part.is_floating_point()), torch.empty(0))
         self.dtype, self.device = like.dtype, like.device
 
+    def pushed(self, inputs: Any) -> Iterator[int]:
+        """Push a chunk of any size to the only row, in parts: how many steps are complete after each of them."""
+        items = self.streams.check(0, inputs)
+        at_once = max(1, MAX_AT_ONCE * len(items) // max(1, items.size))
+        for begin in range(0, len(items), at_once):
+            self.streams.push(0, items[begin : begin + at_once])
+            yield int(self.streams.waiting()[0])
+
     def take(self, rows: np.ndarray, steps: int = 1) -> Tensor:
         """The next steps of these rows, [rows, steps, features…], in the network's precision."""
         return self.streams.take(rows, steps).to(self.device, self.dtype)
-
-
-def _step_shape(cell: Any) -> tuple[int, ...] | None:
-    """The shape of a step, if the cell says it."""
-    size = getattr(cell, "input_size", None)
-    shape = getattr(cell, "input_shape", (size,) if isinstance(size, int) else None)
-    return None if shape is None else tuple(shape)
-
-
-def _flattens(cell: Any) -> bool:
-    return getattr(cell, "flattens_inputs", False)

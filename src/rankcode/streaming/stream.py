@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from rankcode.decision import Decision
@@ -12,10 +11,7 @@ from rankcode.engines.long_row import RowReader
 from rankcode.inference import inference, rule_for
 from rankcode.network import Network
 from rankcode.rules import Rule
-from rankcode.streaming.live_inputs import LiveInputs
-
-MAX_AT_ONCE = 2**16  # raw values of a chunk that are buffered at once: a chunk of any size needs bounded memory
-ONLY_ROW = np.zeros(1, np.int64)
+from rankcode.streaming.live_inputs import ONLY_ROW, LiveInputs
 
 
 class Stream:
@@ -58,11 +54,8 @@ class Stream:
         Bad data raises a ValueError, and the stream stays as it was.
         """
         self._check_open()
-        items = self._inputs.streams.check(0, inputs)
-        at_once = max(1, MAX_AT_ONCE * len(items) // max(1, items.size))
-        for begin in range(0, len(items), at_once):
-            self._inputs.streams.push(0, items[begin : begin + at_once])
-            if (decision := self._read()) is not None:
+        for waiting in self._inputs.pushed(inputs):
+            if (decision := self._read(waiting)) is not None:
                 return decision
         return None
 
@@ -73,7 +66,7 @@ class Stream:
         if self._inputs.streams.pushed[0] == 0:
             raise RuntimeError("nothing was read: push inputs before finish()")
         self._inputs.streams.finish(0)
-        if (decision := self._read()) is None:
+        if (decision := self._read(int(self._inputs.streams.waiting()[0]))) is None:
             with inference(self.network):
                 decision = self._reader.finish()
         self._answered = True
@@ -83,10 +76,10 @@ class Stream:
         if self._answered:
             raise RuntimeError("the stream has answered; call reset()")
 
-    def _read(self) -> Decision | None:
-        """Read every step that is complete, up to the one at which the rule fires."""
+    def _read(self, waiting: int) -> Decision | None:
+        """Read the steps that are complete, up to the one at which the rule fires."""
         decision = None
-        if waiting := int(self._inputs.streams.waiting()[0]):
+        if waiting:
             with inference(self.network):
                 decision = self._reader.read(self._inputs.take(ONLY_ROW, waiting))
         self._answered = decision is not None
