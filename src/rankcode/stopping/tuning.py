@@ -207,7 +207,7 @@ def _tuned(traces: Traces, wish: Wish, kind: str, temperatures: bool) -> Tuning:
         found = zip([*family, *finer], [*curve, *_curve(traces, kind, finer, relative, temperatures)], strict=True)
         family, curve = zip(*sorted(found, key=lambda each: -each[0]), strict=True)
         chosen = _choose(traces, wish, curve)
-    rule = _fitted(kind, family[chosen], relative, traces, _calibration(traces, kind, temperatures))
+    rule: Any = _fitted(kind, family[chosen], relative, traces, _calibration(traces, kind, temperatures))
     if traces.axis_weights is not None and kind == "optimal":
         rule = replace(rule, axis=tuple(tuple(float(f"{each:.6g}") for each in row) for row in traces.axis_weights))
     rows = len(traces.labels)
