@@ -22,7 +22,7 @@ from rankcode.data.series import SUSPICIOUS, Columns
 from rankcode.decision import Decision
 from rankcode.inference import decide
 from rankcode.metrics import Curve, tradeoff
-from rankcode.rules import Never
+from rankcode.rules import Never, Rule
 from rankcode.saving.model_file import save
 from rankcode.saving.run_folder import load
 from rankcode.stopping import Wish
@@ -133,9 +133,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
 
     def decide(self, X: Any) -> Decision:
         """For each row: the number of its label in `classes_`, the steps read, whether it fired, all probabilities."""
-        check_is_fitted(self)
-        values, lengths, _ = self._series(X, None, reset=False)
-        return self._decide(values, lengths, None)
+        return self._decide(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The label of each row, as early as the rule allows."""
@@ -152,9 +150,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_full(self, X: Any) -> np.ndarray:
         """The label of each row after its last step."""
-        check_is_fitted(self)
-        values, lengths, _ = self._series(X, None, reset=False)
-        return self.classes_[self._decide(values, lengths, Never()).label.numpy()]
+        return self.classes_[self._decide(X, Never()).label.numpy()]
 
     def stream(self) -> Stream:
         """A live row: push a step [channels] or a chunk [steps, channels], and get the decision that `decide` gives for
@@ -193,8 +189,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         values, lengths, y = self._series(X, y, reset=False)
         chosen = rows
         if chosen is None:
-            labels = self.classes_[self._decide(values, lengths, None).label.numpy()] if y is None else y
-            chosen = some_of_each(labels.tolist())
+            chosen = some_of_each((self.predict(X) if y is None else y).tolist())
         names = None if y is None else [str(y[row]) for row in chosen]
         return plot_answers(self.network_, [values[row, : int(lengths[row])] for row in chosen], names)
 
@@ -214,7 +209,9 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):
         loaded.columns_ = Columns(front_end.label_column, False, values=front_end.channel_names)
         return loaded
 
-    def _decide(self, values: torch.Tensor, lengths: torch.Tensor, rule: Any) -> Decision:
+    def _decide(self, X: Any, rule: Rule | None = None) -> Decision:
+        check_is_fitted(self)
+        values, lengths, _ = self._series(X, None, reset=False)
         return Decision(*(part.cpu() for part in decide(self.network_, self._inputs(values), lengths, rule)))
 
     def _inputs(self, values: torch.Tensor) -> torch.Tensor:
