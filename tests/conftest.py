@@ -34,6 +34,14 @@ if not torch.cuda.is_available():  # then Triton's kernels run in its interprete
 
 
 @pytest.fixture
+def set_threads():
+    """Call it to set the number of PyTorch's threads until the end of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def few_updates(monkeypatch):
     """Training without epochs or examples takes 150 updates instead of 1,000: enough for two classes far apart."""
     from rankcode.training import plan

@@ -77,7 +77,7 @@ def test_gradients_are_computed_for_what_needs_them(kind, wanted):
 
 
 @needs_compiler
-def test_pieces_of_memory_and_threads_change_nothing(monkeypatch):
+def test_pieces_of_memory_and_threads_change_nothing(set_threads, monkeypatch):
     ours, _ = cells("LSTM", 2)
     inputs = torch.randn(60, 11, 4, requires_grad=True)
 
@@ -85,15 +85,12 @@ def test_pieces_of_memory_and_threads_change_nothing(monkeypatch):
         features, _ = ours.forward_sequence(inputs, ours.initial_state(60))
         return [features.detach(), *torch.autograd.grad(features.square().sum(), [inputs, *ours.parameters()])]
 
-    expected, threads = outcome(), torch.get_num_threads()
+    expected = outcome()
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
     monkeypatch.setattr(layer, "MAX_CHUNK_VALUES", 2**11)
     monkeypatch.setattr(layer, "MAX_CHUNKS_AT_ONCE", 1)
-    torch.set_num_threads(3)
-    try:
-        found = outcome()
-    finally:
-        torch.set_num_threads(threads)
+    set_threads(3)
+    found = outcome()
     assert found[0].equal(expected[0])
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""A small network whose rows fire at different steps, and every objective."""
+"""A small network whose rows fire at different steps, every objective, and a rule of a user's own."""
 
 import torch
 
@@ -12,6 +12,14 @@ OBJECTIVES = {
     "AtEnd": rc.AtEnd(beta=0.2),
     "EveryStep": rc.EveryStep(),
 }
+
+
+class Later(rc.Threshold):
+    """A user's threshold that does not hold before the fourth step."""
+
+    def __call__(self, activations, probabilities, step, state):
+        fired, state = super().__call__(activations, probabilities, step, state)
+        return fired & (torch.as_tensor(step) >= 4), state
 
 
 def firing_network(cell=None):

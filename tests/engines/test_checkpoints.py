@@ -82,17 +82,13 @@ def test_one_block_is_read_up_to_each_step_with_an_output(monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [stepwise.PARALLEL_ROWS - 1, stepwise.PARALLEL_ROWS])
-def test_few_rows_are_read_in_blocks_in_one_thread(rows):
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        network, inputs, _ = network_and_rows("kernels")
-        seen = []
-        network.readout.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
-        decide(network, inputs[:1].expand(rows, -1, -1), rule=Never())
-        assert set(seen) == {1 if rows < stepwise.PARALLEL_ROWS else 3} and torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+def test_few_rows_are_read_in_blocks_in_one_thread(rows, set_threads):
+    set_threads(3)
+    network, inputs, _ = network_and_rows("kernels")
+    seen = []
+    network.readout.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    decide(network, inputs[:1].expand(rows, -1, -1), rule=Never())
+    assert set(seen) == {1 if rows < stepwise.PARALLEL_ROWS else 3} and torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize("every", [2, 8, None])

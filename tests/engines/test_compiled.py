@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from small_networks import Later
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -179,17 +180,14 @@ def test_memory_in_pieces_and_used_before(cell, keep, monkeypatch):
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
 @pytest.mark.parametrize("threads", [2, 3, 7])
-def test_rows_are_shared_between_threads(threads, keep, monkeypatch):
+def test_rows_are_shared_between_threads(threads, keep, set_threads, monkeypatch):
     network, x, lengths = problem("LSTM", units=20, rows=50)
     expected = outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled")
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
-    before, jobs, call = torch.get_num_threads(), [], layer.in_threads
+    jobs, call = [], layer.in_threads
     monkeypatch.setattr(layer, "in_threads", lambda _, team, size: jobs.append(len(team)) or call(_, team, size))
-    torch.set_num_threads(threads)
-    try:
-        assert_same(expected, outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled"), tolerance=1e-6)
-    finally:
-        torch.set_num_threads(before)
+    set_threads(threads)
+    assert_same(expected, outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled"), tolerance=1e-6)
     assert jobs == [threads if layer.openmp() else 1] * 2
 
 
@@ -197,39 +195,30 @@ def test_rows_are_shared_between_threads(threads, keep, monkeypatch):
 @pytest.mark.parametrize("threads", [2, 8])
 @pytest.mark.parametrize(("cell", "rows"), [("LSTM", 1), ("GRU", 4), ("LSTM", 6)])
 @pytest.mark.skipif(not layer.openmp(), reason="needs OpenMP")
-def test_the_units_of_few_rows_are_shared_between_threads(cell, rows, threads, keep, monkeypatch):
+def test_the_units_of_few_rows_are_shared_between_threads(cell, rows, threads, keep, set_threads, monkeypatch):
     """However many cores there are."""
     network, x, lengths = problem(cell, units=150, rows=rows, steps=40)
     rule = threshold_for(network, x, lengths)
     expected = outcome(network, x, lengths, rule, keep, "compiled")
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
-    before, jobs, call = torch.get_num_threads(), [], layer.in_threads
+    jobs, call = [], layer.in_threads
     monkeypatch.setattr(layer, "in_threads", lambda _, team, size: jobs.append(len(team)) or call(_, team, size))
-    torch.set_num_threads(threads)
-    try:
-        for _ in range(20):
-            got = outcome(network, x, lengths, rule, keep, "compiled")
-            assert_same(expected, got, tolerance=1e-6)
-            assert keep == "read" or got[3].equal(expected[3])  # bit for bit
-    finally:
-        torch.set_num_threads(before)
+    set_threads(threads)
+    for _ in range(20):
+        got = outcome(network, x, lengths, rule, keep, "compiled")
+        assert_same(expected, got, tolerance=1e-6)
+        assert keep == "read" or got[3].equal(expected[3])  # bit for bit
     assert set(jobs) == {min(threads, -(-150 // library.functions().most_lanes()) // 2)}
 
 
-def test_one_thread_alone_gives_what_several_give(monkeypatch):
+def test_one_thread_alone_gives_what_several_give(set_threads, monkeypatch):
     network, x, lengths = problem("LSTM", units=20, rows=50)
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        expected = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
-        monkeypatch.setattr(_Oversubscription, "is_expected", lambda *_: True)
-        got = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
-        assert all(
-            one.equal(other) for one, other in zip((*expected[0], *expected[4]), (*got[0], *got[4]), strict=True)
-        )
-    finally:
-        torch.set_num_threads(before)
+    set_threads(3)
+    expected = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
+    monkeypatch.setattr(_Oversubscription, "is_expected", lambda *_: True)
+    got = outcome(network, x, lengths, rc.Threshold(0.6), "answer", "compiled")
+    assert all(one.equal(other) for one, other in zip((*expected[0], *expected[4]), (*got[0], *got[4]), strict=True))
 
 
 @pytest.mark.parametrize("junk", [1e30, math.nan, -math.inf])
@@ -327,14 +316,6 @@ def test_denormal_numbers_are_flushed_only_while_it_runs():
     run(network, x, lengths, rc.Threshold(0.6), "answer", "compiled").logits.sum().backward()
     assert sys.float_info.min / 2 > 0
     assert torch.tensor(1e-38).div(8) > 0
-
-
-class Later(rc.Threshold):
-    """A user's threshold that does not hold before the fourth step."""
-
-    def __call__(self, activations, probabilities, step, state):
-        fired, state = super().__call__(activations, probabilities, step, state)
-        return fired & (torch.as_tensor(step) >= 4), state
 
 
 def test_what_it_cannot_run():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from small_networks import LENGTHS, firing_network, loss_and_gradients
+from small_networks import LENGTHS, Later, firing_network, loss_and_gradients
 from torch import nn
 
 import rankcode as rc
@@ -148,14 +148,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 100  # megabytes
-
-
-class Later(rc.Threshold):
-    """A user's threshold that does not hold before the fourth step."""
-
-    def __call__(self, activations, probabilities, step, state):
-        fired, state = super().__call__(activations, probabilities, step, state)
-        return fired & (torch.as_tensor(step) >= 4), state
 
 
 @pytest.mark.parametrize("engine", ["cpu", "stepwise"])

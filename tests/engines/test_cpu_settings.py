@@ -17,33 +17,28 @@ def flushed():
 
 @pytest.mark.parametrize("engine", ["cpu", "whole"])
 @pytest.mark.parametrize("rows", [3, 900])
-def test_the_number_of_threads_is_given_back(rows, engine):
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        network = rc.Network(rc.cells.GRU(4, 50), 3)
-        seen = []
-        network.readout.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
-        inputs, labels = torch.randn(rows, 5, 4), torch.arange(rows) % 3
-        loss, _ = rc.AtSpike(0.9)(network, inputs, labels, engine=engine)
-        assert set(seen) == {1 if rows == 3 else 3} and torch.get_num_threads() == 3
-        loss.backward()
-        assert torch.get_num_threads() == 3
-        with pytest.raises((RuntimeError, ValueError), match=r"mat1 and mat2|reads 4 numbers"):
-            run(network, torch.randn(rows, 5, 7), torch.full((rows,), 5), rc.Never(), "answer", engine)
-        assert torch.get_num_threads() == 3
-        seen.clear()
-        with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(3)) as pool:
-            pool.submit(rc.decide, network, inputs, engine=engine).result()
-        assert set(seen) == {3}  # in a thread of the user's own it is left alone
-    finally:
-        torch.set_num_threads(before)
+def test_the_number_of_threads_is_given_back(rows, engine, set_threads):
+    set_threads(3)
+    network = rc.Network(rc.cells.GRU(4, 50), 3)
+    seen = []
+    network.readout.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    inputs, labels = torch.randn(rows, 5, 4), torch.arange(rows) % 3
+    loss, _ = rc.AtSpike(0.9)(network, inputs, labels, engine=engine)
+    assert set(seen) == {1 if rows == 3 else 3} and torch.get_num_threads() == 3
+    loss.backward()
+    assert torch.get_num_threads() == 3
+    with pytest.raises((RuntimeError, ValueError), match=r"mat1 and mat2|reads 4 numbers"):
+        run(network, torch.randn(rows, 5, 7), torch.full((rows,), 5), rc.Never(), "answer", engine)
+    assert torch.get_num_threads() == 3
+    seen.clear()
+    with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(3)) as pool:
+        pool.submit(rc.decide, network, inputs, engine=engine).result()
+    assert set(seen) == {3}  # in a thread of the user's own it is left alone
 
 
 @pytest.mark.parametrize("engine", ["cpu", "whole"])
-def test_settings_hold_in_the_backward_pass_and_end_with_it(engine):
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
+def test_settings_hold_in_the_backward_pass_and_end_with_it(engine, set_threads):
+    set_threads(3)
     try:
         network = rc.Network(rc.cells.LSTM(4, 8), 3)
         seen, weight = [], network.cell.weight_hh_l0
@@ -67,12 +62,11 @@ def test_settings_hold_in_the_backward_pass_and_end_with_it(engine):
         assert flushed()  # as it was
     finally:
         torch.set_flush_denormal(False)
-        torch.set_num_threads(before)
 
 
-def test_settings_end_where_a_backward_pass_is_interrupted_as_it_begins(monkeypatch):
-    before, flush = torch.get_num_threads(), torch.set_flush_denormal
-    torch.set_num_threads(3)
+def test_settings_end_where_a_backward_pass_is_interrupted_as_it_begins(set_threads, monkeypatch):
+    set_threads(3)
+    flush = torch.set_flush_denormal
     try:
         network = rc.Network(rc.cells.LSTM(4, 8), 3)
         loss, _ = rc.AtSpike(0.9)(network, torch.randn(6, 5, 4), torch.arange(6) % 3, engine="cpu")
@@ -89,7 +83,6 @@ def test_settings_end_where_a_backward_pass_is_interrupted_as_it_begins(monkeypa
         assert held and torch.get_num_threads() == 3
     finally:
         flush(False)
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", [rc.cells.LSTM, rc.cells.GRU])
