@@ -193,3 +193,24 @@ def streamed(stream, parts):
         if (decision := stream.push(part)) is not None:
             return decision
     return stream.finish()
+
+
+def pooled(pool, rows, cuts, starts=None):
+    """The decision of every row, which is pushed in its chunks, one each tick, from a tick of its own on."""
+    starts = [0] * len(rows) if starts is None else starts
+    ids, found = {}, {}
+    for tick in range(max(start + len(cut) for start, cut in zip(starts, cuts, strict=True)) + 1):
+        for number, (row, cut, start) in enumerate(zip(rows, cuts, starts, strict=True)):
+            if tick == start:
+                ids[number] = pool.open()
+            if number not in ids or ids[number] in found:
+                continue
+            if start <= tick < start + len(cut):
+                pool.push(ids[number], row[cut[tick - start]])
+            elif tick == start + len(cut):
+                pool.finish(ids[number])
+        answered = dict(pool.tick())
+        assert not answered.keys() & found.keys()
+        found |= answered
+    assert len(pool) == 0
+    return [found[ids[number]] for number in range(len(rows))]

@@ -15,6 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import rankcode as rc
+from live_networks import pooled, streamed
 from rankcode.training import plan
 
 
@@ -79,19 +80,11 @@ def test_live_rows_get_the_decisions_of_whole_rows(either, kind):
     x = series(30, seed=2)[0].astype(kind)
     expected = either.decide(x)
     assert len(expected.steps.unique()) > 3
-    stream, pool = either.stream(), either.pool(capacity=30)
-    ids, together = [pool.open() for _ in x], {}
-    for step, now in enumerate(x.T):
-        for row in range(30):
-            if ids[row] not in together:
-                pool.push(ids[row], now[row])
-                if step == x.shape[1] - 1:
-                    pool.finish(ids[row])
-        together.update(pool.tick())
+    stream, together = either.stream(), pooled(either.pool(capacity=30), x, [range(x.shape[1])] * 30)
     for row, values in enumerate(x):
-        alone = next((found for value in values if (found := stream.push(value)) is not None), None) or stream.finish()
+        alone = streamed(stream, values)
         stream.reset()
-        for found in (alone, together[ids[row]]):
+        for found in (alone, together[row]):
             assert [part.item() for part in found[:3]] == [part[row].item() for part in expected[:3]]
             np.testing.assert_allclose(found.probabilities[0], expected.probabilities[row], rtol=0, atol=1e-6)
     assert either.classes_[alone.label] == either.predict(x[-1:])

@@ -17,26 +17,6 @@ quiet = settings(deadline=None, max_examples=20, derandomize=True)
 every_cell = pytest.mark.parametrize("name", live.NETWORKS)
 
 
-def answers_of(pool, rows, cuts, starts):
-    """The decision of every row, which is pushed in its chunks, one each tick, from a tick of its own on."""
-    ids, found = {}, {}
-    for tick in range(max(start + len(cut) for start, cut in zip(starts, cuts, strict=True)) + 1):
-        for number, (row, cut, start) in enumerate(zip(rows, cuts, starts, strict=True)):
-            if tick == start:
-                ids[number] = pool.open()
-            if number not in ids or ids[number] in found:
-                continue
-            if start <= tick < start + len(cut):
-                pool.push(ids[number], row[cut[tick - start]])
-            elif tick == start + len(cut):
-                pool.finish(ids[number])
-        answered = dict(pool.tick())
-        assert not answered.keys() & found.keys()
-        found |= answered
-    assert len(pool) == 0
-    return [found[ids[number]] for number in range(len(rows))]
-
-
 # Offline = stream = pool
 
 
@@ -51,7 +31,7 @@ def test_decisions_are_those_of_offline_inference(name, data):
     starts = [data.draw(st.integers(0, 5)) for _ in lengths]
     pool = rc.StreamPool(network, rule, capacity=len(rows))
     with patch.object(pool_module, "ROWS_AT_ONCE", data.draw(st.sampled_from((1, 2, 256)))):
-        answers = answers_of(pool, rows, cuts, starts)
+        answers = live.pooled(pool, rows, cuts, starts)
     for row, found in zip(rows, answers, strict=True):
         live.assert_same(found, rc.decide(network, row[None], rule=rule))
         live.assert_same(found, live.streamed(rc.Stream(network, rule), [row]))
@@ -67,7 +47,7 @@ def test_sounds_of_any_length_in_packets_of_any_size(data):
     cuts = [data.draw(live.chunks(length, largest=200)) for length in lengths]
     starts = [data.draw(st.integers(0, 5)) for _ in lengths]
     rule = data.draw(st.sampled_from([rc.Threshold(0.8), rc.Patience(rc.Threshold(0.6), 3), rc.Never()]))
-    found = answers_of(rc.StreamPool(network, rule, len(rows), sample_rate=4000), rows, cuts, starts)
+    found = live.pooled(rc.StreamPool(network, rule, len(rows), sample_rate=4000), rows, cuts, starts)
     for answer, expected in zip(found, rc.predict(network, rows, rule), strict=True):
         live.assert_predicted(answer, expected)
 

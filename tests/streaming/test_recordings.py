@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import rankcode as rc
-from live_networks import assert_predicted, streamed
-from real_recordings import LONGEST, recordings, speech_network
+from live_networks import assert_predicted, pooled, streamed
+from real_recordings import recordings, speech_network
 
 PACKET = 320  # samples: 20 ms
 
@@ -19,17 +19,11 @@ def assert_live_as_whole(network, sounds, rule):
     """Returns the answers to whole recordings, which are those of streams and of a pool."""
     expected = rc.predict(network, [samples / np.float32(32768) for samples in sounds], rule)
     pool = rc.StreamPool(network, rule, capacity=len(sounds), sample_rate=16_000)
-    ids, together = [pool.open() for _ in sounds], {}
-    for at in range(0, LONGEST, PACKET):
-        for stream, samples in zip(ids, sounds, strict=True):
-            if stream not in together and at < len(samples):
-                pool.push(stream, samples[at : at + PACKET])
-                if at + PACKET >= len(samples):
-                    pool.finish(stream)
-        together.update(pool.tick())
+    cuts = [[slice(at, at + PACKET) for at in range(0, len(samples), PACKET)] for samples in sounds]
+    together = pooled(pool, sounds, cuts)
     stream = rc.Stream(network, rule, sample_rate=16_000)
-    for number, samples, answer in zip(ids, sounds, expected, strict=True):
-        assert_predicted(together[number], answer)
+    for samples, answer, found in zip(sounds, expected, together, strict=True):
+        assert_predicted(found, answer)
         assert_predicted(streamed(stream, np.array_split(samples, 1 + len(samples) // PACKET)), answer)
         stream.reset()
     return expected
