@@ -17,7 +17,11 @@ def test_epochs_are_drawn_as_shares_of_conventional_ones():
     figure = plot.plot_epochs({512: {"rank-coded": coded, "conventional": usual}})
     time, read = figure.axes[0].lines[:2]
     assert list(time.get_ydata()) == [1, 0.5, 0.25] and list(read.get_ydata()) == [1, 0.5, 0.25]
-    assert figure.axes[0].get_title() == "batch size 512: conventional 2 s"
+    assert figure.axes[0].get_title() == "batch size 512: conventional 2 s" and figure.axes[0].get_ylim() == (0, 1.1)
+    slow = [Epoch(seconds, 40.0, 0.9) for seconds in (100.0, 6.0, 5.0)]
+    axes = plot.plot_epochs({512: {"rank-coded": slow, "conventional": usual}}).axes[0]
+    assert axes.get_ylim() == pytest.approx((0, 3.3)), "a slow training is shown, but for its first epoch"
+    assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_the_service_is_drawn_with_a_colour_for_each_number_of_streams_on_a_connection():
@@ -80,6 +84,6 @@ def test_a_captured_step_is_drawn_instead_of_the_launched_one_with_its_precision
         for precision, captured, ratio in (("tf32", False, 0.9), ("tf32", True, 0.4), ("bfloat16", False, 0.7))
     ]
     axes = plot.plot_bench(found).axes[0]
-    names = ["time in kernels", "steps read", "triton, bfloat16", "triton, tf32 (captured)"]
+    names = ["the same for the time in kernels", "steps read", "triton, bfloat16", "triton, tf32 (captured)"]
     assert axes.get_legend_handles_labels()[1] == names
     assert sorted(patch.get_height() for patch in axes.patches) == [0.4, 0.7]

@@ -288,6 +288,15 @@ def test_a_generator_for_each_tuple_of_numbers():
 # Loaders
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_of_a_data_loader_that_differ_in_length_have_to_be_padded(workers):
+    rows: list = [(torch.randn(steps, 2), 0) for steps in (3, 4, 4)]
+    with pytest.raises(ValueError, match="differ in length: pad them in a collate_fn that returns"):
+        list(as_source(DataLoader(rows, batch_size=3, num_workers=workers)).scan(3, "cpu"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="single rows: give it a batch_size"):
+        list(as_source(DataLoader(rows, batch_size=None, num_workers=workers)).scan(3, "cpu"))  # type: ignore[arg-type]
+
+
 def test_a_data_loader_keeps_its_own_batches():
     inputs, labels, lengths = numbered()
     loader = DataLoader(TensorDataset(inputs, labels, lengths), batch_size=4)

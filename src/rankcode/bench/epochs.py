@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -68,13 +69,13 @@ def measure_epochs(
     steps for cells that PyTorch has no layer for. β is that of the fast regime. With `workers`, also train with rank
     coding from DataLoaders of the same rows that have so many: one of a TensorDataset, and one of a dataset of rows.
 
-    The time of a conventional epoch does not change through training, so a quarter of the epochs measures it.
+    The time of a conventional epoch does not change through training, so a quarter of the epochs, or 4, measure it.
     """
     settings = Training(
         epochs=epochs, batch_size=shape.batch_size, learning_rate=0.001, schedule="constant", max_grad_norm=0.25,
         device=device, progress=progress,
     )  # fmt: skip
-    few = replace(settings, epochs=max(2, epochs // 4), engine="whole")
+    few = replace(settings, epochs=min(epochs, max(4, epochs // 4)), engine="whole")
     found, beta = {}, 0.1 if shape.cell in OF_IMAGES else 0.2
     runs: list[tuple[str, Any, Objective, Training]] = [
         (RANK_CODED, task, AtSpike(0.95, beta), settings),
@@ -87,6 +88,8 @@ def measure_epochs(
             data = SimpleNamespace(train=loader, validation=task.validation)
             runs.append((name, data, AtSpike(0.95, beta), settings))
     for name, data, objective, training in runs:
+        if progress:
+            print(f"batch size {shape.batch_size}, {name}", file=sys.stderr)
         torch.manual_seed(0)
         network = shape.network()
         if name == CONVENTIONAL:

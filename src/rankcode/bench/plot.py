@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from rankcode.bench.cases import CONVENTIONAL
 from rankcode.bench.epochs import RANK_CODED, Epoch, conventional_seconds
@@ -18,7 +19,7 @@ from rankcode.bench.steps import Measured
 from rankcode.bench.streams import LIMIT_MS, Streams
 from rankcode.plots.style import COLOURS, DARK, GREY, plain
 
-TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+TICKS = tuple(digit * 10.0**power for power in range(-4, 4) for digit in (1, 2, 5))
 
 
 def plot_bench(found: Sequence[Measured]) -> Figure:
@@ -66,7 +67,7 @@ def _draw_bars(axes: Any, here: Sequence[Measured], names: Sequence[tuple[str, s
         axes.bar(places, [each.ratio for each in chosen], width * 0.9, color=colour, label=label)
         dots = [(place, each.gpu_ratio) for place, each in zip(places, chosen, strict=True) if each.gpu_ratio]
         if dots:
-            label = None if number else "time in kernels"
+            label = None if number else "the same for the time in kernels"
             axes.plot(*zip(*dots, strict=True), "o", ms=4, mfc="white", mec=DARK, mew=1, label=label)
     for place, which in enumerate(spikes):
         ideal = next(each.ideal for each in here if each.spikes == which)
@@ -90,9 +91,18 @@ def plot_lengths(found: Mapping[int, Sequence[Measured]]) -> Figure:
             )
             axes.loglog(*zip(*points, strict=True), marker, color=colour, label=engine)
         axes.set(xlabel="steps read", ylabel=f"{value} of a training step")
+        _number(axes)
         plain(axes)
     figure.axes[0].legend(frameon=False)
     return figure
+
+
+def _number(axes: Any) -> None:
+    """Ticks of logarithmic axes as plain numbers: 1, 10, 100, or 1, 2, 5, 10 if the axis is short."""
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def plot_epochs(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> Figure:
@@ -107,8 +117,11 @@ def plot_epochs(found: Mapping[int, Mapping[str, Sequence[Epoch]]]) -> Figure:
         read = [each.mean_steps / longest for each in coded]
         axes.plot(numbers, ratio, color=COLOURS[0], lw=1.5, marker="." if len(ratio) < 30 else "", label="time")
         axes.plot(numbers, read, color=DARK, lw=1.2, ls="--", label="steps read")
-        axes.axhline(1, color=GREY, lw=1)
-        axes.set(title=f"batch size {batch_size:,}: conventional {usual:.3g} s", xlabel="epoch", ylim=(0, 1.1))
+        axes.axhline(1, color=GREY, lw=1, zorder=1)
+        highest = max(1, *ratio[1:], *read)  # the first epoch, in which kernels are compiled, may take far longer
+        axes.set(title=f"batch size {batch_size:,}: conventional {usual:.3g} s", xlabel="epoch")
+        axes.set_ylim(0, 1.1 * highest)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         plain(axes)
     panels[0].set(ylabel="rank-coded ÷ conventional")
     panels[0].legend(frameon=False)
@@ -126,7 +139,7 @@ def plot_grid(found: Sequence[GridRow]) -> Figure:
             axes.loglog([each.milliseconds for each in rows], ratios, ".", color=COLOURS[number], label=spikes)
         axes.axhline(1, color=GREY, lw=1)
         axes.set(title=mode, xlabel="conventional (ms)")
-        axes.yaxis.set_major_formatter("{x:g}")
+        _number(axes)
         plain(axes)
     panels[0].set(ylabel="auto ÷ conventional")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)

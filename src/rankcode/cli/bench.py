@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from rankcode.bench.cases import CellName, Shape, runnable
@@ -23,8 +23,10 @@ from rankcode.network import Network
 from rankcode.saving.run_folder import load
 from rankcode.tasks import SpeechCommands
 from rankcode.training.distributed import own_device
+from rankcode.training.out_of_memory import memory_for
 
 INSTEAD = ("check", "grid", "lengths", "epochs", "streams", "serving", "listen")  # of a step with each engine
+OF_A_SHAPE = ("batch_sizes", "steps", "input_size", "hidden_size", "cell", "threshold")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Bench:
     steps read. Default: none."""
     epochs: int | None = None
     """Measure whole training runs of this many epochs instead: seconds per epoch, rank-coded and conventional, on
-    speech or, with --cell conv-lstm and glimpses, on temporal MNIST."""
+    speech or, with --cell conv-lstm and glimpses, on temporal MNIST. The first epoch of each does not count, so at
+    least 2."""
     data: str | None = None
     """Folder with Speech Commands for --epochs and --listen, with MNIST for --epochs with a cell that reads images, or
     with any sound files for --serving. Default: generated sounds or scikit-learn's digits for --epochs, generated
@@ -115,9 +118,9 @@ class Bench:
             raise ValueError(
                 "--batch-sizes, --steps, --lengths, --input-size, --hidden-size and --repeats must be at least 1"
             )
-        for option in ("epochs", "grid"):
-            if (value := getattr(self, option)) is not None and value < 1:
-                raise ValueError(f"--{option} must be at least 1")
+        for option, least in (("epochs", 2), ("grid", 1)):
+            if (value := getattr(self, option)) is not None and value < least:
+                raise ValueError(f"--{option} must be at least {least}")
         if min((*self.streams, *self.serving, *self.per_connection), default=1) < 1 or self.seconds < 1:
             raise ValueError("--streams, --serving, --per-connection and --seconds must be at least 1")
         cores = os.cpu_count() or 1
@@ -131,10 +134,17 @@ class Bench:
         given = [each for each in (*INSTEAD, "engines") if getattr(self, each) not in (False, None, ())]
         if len(given) > 1:
             raise ValueError(f"--{given[0]} and --{given[1]} cannot be used together")
+        changed = {each.name for each in fields(self) if each.init and getattr(self, each.name) != each.default}
+        unused = changed.intersection(OF_A_SHAPE if self.check or self.grid is not None else ())
+        if self.data is not None and not {"epochs", "serving", "listen"}.intersection(given):
+            raise ValueError("--data needs --epochs, --serving or --listen")
+        if unused:
+            raise ValueError(f"--{given[0]} has shapes of its own: leave out --{min(unused).replace('_', '-')}")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        with busy_cores(self.busy):
+        advice = "choose smaller --batch-sizes, --steps, --input-size or --hidden-size"
+        with busy_cores(self.busy), memory_for("these measurements", advice):
             self._measure(device)
 
     def _measure(self, device: str) -> None:

@@ -327,11 +327,24 @@ class Loader:
         if self.rows is not None:
             yield from (self.rows.take(index, device or "cpu") for index in self.indices)
             return
-        for batch in self.loader:
+        for batch in _of_equal_length(self.loader):
             if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
                 raise ValueError(f"a batch must be (inputs, labels[, lengths]), not a {type(batch).__name__}")
             parts = [as_tensor(part) for part in batch if part is not None]
+            if any(part.dim() == 0 for part in parts):
+                raise ValueError("the data loader yields single rows: give it a batch_size")
             yield Batch(*(part if device is None else part.to(device) for part in parts))
+
+
+def _of_equal_length(loader: Iterable) -> Iterator[Any]:
+    """The batches of a loader, which by default cannot put rows of different lengths together."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "stack expects each tensor to be equal size" not in str(error):
+            raise
+        advice = "pad them in a collate_fn that returns (inputs, labels, lengths)"
+        raise ValueError(f"the rows of the data loader differ in length: {advice}") from None
 
 
 def _puts_tensors_together(loader: Iterable) -> TypeGuard[DataLoader]:
