@@ -236,7 +236,7 @@ class RunFolder:
 
     def _draw(self, name: str, figure: Any) -> None:
         with whole_file(self.path / name) as picture:
-            figure.savefig(picture, dpi=120)
+            figure.savefig(picture, format="png", dpi=120)
 
     def close(self) -> None:
         """Release the lock on the folder."""

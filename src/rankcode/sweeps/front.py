@@ -67,7 +67,7 @@ def draw_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) ->
         from rankcode.plots.front import plot_front
 
         with whole_file(folder.path / "front.png") as picture:
-            plot_front(curves, composite(results), f"Sweep {folder.path.name}, test data").savefig(picture, dpi=120)
+            plot_front(curves, composite(results), f"Sweep {folder.path.name}, test data").savefig(picture, format="png", dpi=120)
 
 
 def pick(path: str, **wish: float | None) -> dict[str, Any]:
