@@ -249,6 +249,10 @@ def test_a_bad_row_can_be_sent_to_another_process():
         (torch.zeros(3, 4, 2), [0, 1, 2], None, True),
         (torch.zeros(3, 4, 2, dtype=torch.uint8), [0, 1, 2], [1, 4, 2], True),
         (torch.full((3, 4, 2), torch.inf), [0, 1, 2], None, False),
+        (torch.full((3, 4, 2), 1e300, dtype=torch.float64), [0, 1, 2], None, False),
+        (torch.full((3, 4, 2), torch.nan, dtype=torch.float64), [0, 1, 2], None, False),
+        (torch.full((3, 4, 2), 1e30, dtype=torch.float64), [0, 1, 2], None, True),
+        (torch.zeros(3), [0, 1, 2], [1, 1, 1], False),
         (torch.zeros(3, 4, 2), [0, 1, 3], None, False),
         (torch.zeros(3, 4, 2), [0, -1, 2], None, False),
         (torch.zeros(3, 4, 2), [0, 1, 2], [1, 5, 2], False),
@@ -257,4 +261,4 @@ def test_a_bad_row_can_be_sent_to_another_process():
 )
 def test_a_batch_is_clean_if_no_value_is_wrong(inputs, labels, lengths, clean):
     lengths = None if lengths is None else torch.tensor(lengths)
-    assert is_clean((inputs, torch.tensor(labels), lengths), 3) == clean
+    assert is_clean((inputs, torch.tensor(labels), lengths), 3, torch.float32) == clean

@@ -104,13 +104,17 @@ def _check_range(name: str, values: Tensor, low: int, high: int) -> None:
         raise BadRow(f"the {name} of {{}} is {int(values[row])}, outside {low}…{high}", row)
 
 
-def is_clean(batch: tuple[Tensor, Tensor, Tensor | None], num_classes: int) -> bool:
-    """Whether every value of (inputs, labels, lengths) is right, so that no other check can fail on it."""
+def is_clean(batch: tuple[Tensor, Tensor, Tensor | None], num_classes: int, dtype: torch.dtype) -> bool:
+    """Whether every value of (inputs, labels, lengths) is right, so that no other check can fail on it. `dtype`: of the
+    network, in which large inputs may be infinite."""
     inputs, labels, lengths = batch
-    # If the sum is finite, every value is; a sum is much cheaper than checking each.
-    finite = not inputs.is_floating_point() or bool(inputs.sum().isfinite() or inputs.isfinite().all())
-    within = finite and bool(((labels >= 0) & (labels < num_classes)).all())
-    return within and (lengths is None or bool(((lengths >= 1) & (lengths <= inputs.shape[1])).all()))
+    if inputs.dim() < 3 or not bool(((labels >= 0) & (labels < num_classes)).all()):
+        return False
+    if inputs.is_floating_point() and torch.finfo(inputs.dtype).max > torch.finfo(dtype).max:
+        finite = bool(inputs.abs().amax() <= torch.finfo(dtype).max)  # not if NaN
+    else:  # if the sum is finite, every value is; a sum is much cheaper than checking each
+        finite = not inputs.is_floating_point() or bool(inputs.sum().isfinite() or inputs.isfinite().all())
+    return finite and (lengths is None or bool(((lengths >= 1) & (lengths <= inputs.shape[1])).all()))
 
 
 def check_read(inputs: Tensor, steps: Tensor) -> None:

@@ -70,6 +70,11 @@ class Network(nn.Module):
         return self.cell.initial_state(batch_size)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights."""
+        return next((part.dtype for part in self.parameters() if part.is_floating_point()), torch.float32)
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """`label_names`, or the numbers of the classes if they have none."""
         return self.label_names or tuple(map(str, range(self.num_classes)))

@@ -28,8 +28,6 @@ class Step(nn.Module):
         super().__init__()
         self.network, self.objective, self.engine, self.device = network, objective, config.engine, device
         self.precision = None if config.precision == "float32" else getattr(torch, config.precision)
-        types = [part.dtype for part in network.parameters() if part.is_floating_point()]
-        self.dtype = types[0] if types else torch.float32
 
     def forward(self, batch, progress: float, expected: Tensor | None, check: bool) -> tuple[Tensor, Decision]:
         with self.autocast():
@@ -81,7 +79,7 @@ class Update:
             batch, weight, checked = prepare()
             check = check and not checked
             if self.alone is not None:  # to the dtype of the network, before the graph
-                batch = batch._replace(inputs=batch.inputs.to(self.alone.dtype))
+                batch = batch._replace(inputs=batch.inputs.to(self.alone.network.dtype))
             how = None if self.alone is None else self.alone.capturable(batch.inputs)
             if how is not None and self.rows is not None:
                 self.capturable[len(batch.labels), self.longest] = how
@@ -125,7 +123,7 @@ class Update:
         if self.rows is None or self.alone is None or index is None:
             return Batch(*given), index  # type: ignore[arg-type]
         batch = self.rows.encoded(self.rows.take(index, self.alone.device, self.longest))
-        return batch._replace(inputs=batch.inputs.to(self.alone.dtype)), index
+        return batch._replace(inputs=batch.inputs.to(self.alone.network.dtype)), index
 
     def run(self, batch: Batch, weight: float, index: Tensor | None, check: bool) -> Decision:
         expected, last = self.answers.expected(index), self.state.answered

@@ -62,7 +62,7 @@ def fit(
         check_rows_apart(network)
         plan = group.from_first(lambda: make_plan(source, config, group.count))
         rows = source.rows if isinstance(source, Loader) else None
-        if rows is not None and is_clean(Batch(*rows.columns()), network.num_classes):
+        if rows is not None and is_clean(Batch(*rows.columns()), network.num_classes, network.dtype):
             plan = plan._replace(checked_batches=0)
         _size_lazy_layers(network, source, config, device)
         step = group.wrap(Step(network, objective, config, device), device)
@@ -212,7 +212,8 @@ def _next_share(data: Iterator[Batch], source: Source, state: TrainingState, dev
         batch = source.batch(state.batch, config.batch_size, config.seed, device)
     else:
         batch = next(data)
-    checked = device.type == "cuda" and batch.inputs.device.type == "cpu" and is_clean(batch, state.network.num_classes)
+    network, waits = state.network, device.type == "cuda" and batch.inputs.device.type == "cpu"
+    checked = waits and is_clean(batch, network.num_classes, network.dtype)
     if own:
         batch = Batch(*(sent(part, device) for part in batch if part is not None))
     if config.input_noise:
