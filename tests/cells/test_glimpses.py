@@ -64,3 +64,16 @@ def test_many_steps_at_once_are_those_one_by_one():
         found, together = cell.forward_block(inputs[:, begin:end], together)
         assert torch.allclose(found, expected, atol=1e-6)
         assert all(torch.allclose(*parts, atol=1e-6) for parts in zip(together, alone, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_block_is_read_in_the_precision_of_the_network(dtype):
+    torch.manual_seed(0)
+    cell = Glimpses((8, 8), 7, channels=8, hidden_size=5).to(dtype).eval()
+    inputs, state = torch.rand(3, 4, 1, 8, 8, dtype=dtype), cell.initial_state(3)
+    features, after = cell.forward_block(inputs, state)
+    for x_t in inputs.unbind(1):
+        expected, state = cell(x_t, state)
+    assert features.dtype == after.image.dtype == dtype
+    if dtype == torch.float64:
+        torch.testing.assert_close(features, expected, rtol=1e-12, atol=1e-12)

@@ -129,6 +129,16 @@ def test_a_cell_whose_forward_alone_is_changed_reads_single_steps(changed):
     torch.testing.assert_close(decide(network, inputs, lengths, Never()).probabilities, expected.decision.probabilities)
 
 
+def test_cells_of_a_stack_read_sequences_or_single_steps():
+    torch.manual_seed(0)
+    beside = cells.Stack(cells.Parallel(cells.GRU(2, 2), cells.GRU(2, 2)), cells.GRU(4, 2))
+    cell = cells.Parallel(cells.GRU(2, 2), beside)  # `beside` has no way to read a block
+    network, inputs = Network(cell, 3, CheckpointReadout((2, 4), (4,), 3)), torch.randn(5, 6, 2)
+    assert not reads_in_blocks(network)
+    expected = decide(network, inputs, rule=Never(), engine="reference").probabilities
+    torch.testing.assert_close(decide(network, inputs, rule=Never()).probabilities, expected)
+
+
 class Negative(cells.GRU):
     """A user's own cell, which has inherited how it reads many steps at once."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_networks import LABELS, LENGTHS, OBJECTIVES, assert_mixed, firing_network, loss_and_gradients
 from torch import nn
+from torch.nn.utils import prune
 
 import rankcode as rc
 from live_networks import FirstFeatures
@@ -115,6 +116,101 @@ def test_inputs_past_the_answer_change_nothing(objective, junk, engine):
         pairs = zip((loss, *decision, *gradients), (same_loss, *same_decision, *same_gradients), strict=True)
         for expected, got in pairs:
             torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+
+
+@every_engine
+@pytest.mark.parametrize("rule", [RULES["optimal stopping"], rc.Patience(RULES["optimal stopping"], 2)], ids=repr)
+def test_padding_changes_no_answer(rule, engine):
+    network, inputs = firing_network()
+    expected = rc.decide(network, inputs, LENGTHS, rule, engine="reference")
+    inputs[torch.arange(7) >= LENGTHS[:, None]] = math.nan
+    got = rc.decide(network, inputs, LENGTHS, rule, engine=engine)
+    assert got.steps.equal(expected.steps) and got.fired.equal(expected.fired)
+
+
+class Sure(rc.FireAt):
+    """Fires not before a step, and only if the network is sure."""
+
+    def __call__(self, activations, probabilities, step, state):
+        return (state <= step) & (probabilities.amax(1) > 0.5), state
+
+
+class Slow(rc.Threshold):
+    """Has a memory, unlike its parent."""
+
+    def initial_state(self, batch_size):
+        return torch.zeros(batch_size)
+
+    def __call__(self, activations, probabilities, step, state):
+        state = 0.5 * state + 0.5 * activations.amax(1)
+        return state >= self.threshold, state
+
+
+class Sometimes(rc.Never):
+    def __call__(self, activations, probabilities, step, state):
+        return activations.amax(1) >= 0.5, state
+
+
+@every_engine
+@pytest.mark.parametrize("rule", [Sure(2), Slow(0.4), Sometimes()], ids=lambda rule: type(rule).__name__)
+def test_what_the_parent_of_a_rule_says_does_not_count(rule, engine):
+    network, inputs = firing_network()
+    for given in (inputs, inputs[:1]):
+        expected = rc.decide(network, given, rule=rule, engine="reference")
+        got = rc.decide(network, given, rule=rule, engine=engine)
+        assert got.steps.equal(expected.steps) and got.fired.equal(expected.fired) and expected.fired.any()
+
+
+class Gain(nn.Module):
+    """A cell around another, whose methods it may pass on."""
+
+    def __init__(self, cell, passes_on):
+        super().__init__()
+        self.cell, self.passes_on = cell, passes_on
+        self.initial_state = cell.initial_state
+
+    def __getattr__(self, name):
+        if name in ("cell", "passes_on") or not self.passes_on:
+            return super().__getattr__(name)
+        return getattr(self.cell, name)
+
+    def forward(self, x_t, state):
+        features, state = self.cell(x_t, state)
+        return 3 * features, state
+
+
+SINGLE_STEPS = ("stepwise", "whole", "graphs", "auto")  # engines for cells that read one step at a time
+
+
+@pytest.mark.parametrize("engine", SINGLE_STEPS)
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_a_cell_around_another_is_called(passes_on, engine):
+    torch.manual_seed(0)
+    network, inputs = rc.Network(Gain(cells.LSTM(3, 4), passes_on), 3, nn.Linear(4, 3)), torch.randn(5, 6, 3)
+    expected = rc.decide(network, inputs, rule=rc.Never(), engine="reference").probabilities
+    torch.testing.assert_close(rc.decide(network, inputs, rule=rc.Never(), engine=engine).probabilities, expected)
+
+
+@pytest.mark.parametrize("engine", [engine for engine in SINGLE_STEPS if engine != "graphs"])
+@pytest.mark.parametrize("change", ["hook", "pruned"])
+def test_hooks_inside_a_cell_are_called(change, engine):
+    def loss_after_updates(engine):
+        torch.manual_seed(0)
+        network, inputs = rc.Network(cells.Stack(cells.CausalConv(3, 4, 2), cells.GRU(4, 4)), 3), torch.randn(4, 6, 3)
+        linear = network.cell.cells[0].linear
+        if change == "hook":
+            linear.register_forward_hook(lambda module, given, found: 2 * found + 1)
+        else:
+            prune.l1_unstructured(linear, "weight", 0.5)
+        optimizer = torch.optim.SGD(network.parameters(), 1.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss, _ = rc.AtEnd()(network, inputs, torch.arange(4) % 3, engine=engine)
+            loss.backward()
+            optimizer.step()
+        return loss.detach()
+
+    torch.testing.assert_close(loss_after_updates(engine), loss_after_updates("reference"))
 
 
 @every_engine

@@ -63,8 +63,8 @@ class Glimpses(nn.Module):
 
     def forward_block(self, inputs: Tensor, state: GlimpsesState) -> tuple[Tensor, GlimpsesState]:
         """Features after the last of the steps [rows, steps, 1, height, width]: the image is looked at once."""
-        passed = torch.arange(inputs.shape[1], device=inputs.device)[:, None, None, None] / self.num_steps
-        weights = (1 - (state.time[:, None] + passed)).clamp(min=0)  # [rows, steps, 1, 1, 1]
+        steps = torch.arange(inputs.shape[1], dtype=inputs.dtype, device=inputs.device)[:, None, None, None]
+        weights = (1 - (state.time[:, None] + steps / self.num_steps)).clamp(min=0)  # [rows, steps, 1, 1, 1]
         earlier = GlimpsesState(
             state.image + (inputs[:, :-1] * weights[:, :-1]).sum(1), state.time + (inputs.shape[1] - 1) / self.num_steps
         )

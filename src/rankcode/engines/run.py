@@ -129,18 +129,24 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
     return inner, activation, last
 
 
+def said_by(rule: Any, name: str) -> Any:
+    """What a rule has under a name, such as `table` or `memoryless`, or None. Not what its class inherits if it changes
+    `__call__` alone: then it is no longer true."""
+    if name in getattr(rule, "__dict__", ()) or _describes_call(type(rule), name):
+        return getattr(rule, name)
+    return None
+
+
 @cache
-def is_table(kind: type) -> bool:
-    """Whether rules of this class fire exactly where an activation reaches their table of thresholds. Not if a subclass
-    changes its `__call__` alone."""
-    return hasattr(kind, "table") and _defined_by(kind, "table") <= _defined_by(kind, "__call__")
+def _describes_call(kind: type, name: str) -> bool:
+    return _defined_by(kind, name) <= _defined_by(kind, "__call__")
 
 
 def why_not_fused(network: Network, rule: Rule) -> str | None:
     """None if readout and rule can be computed beside a fused step, otherwise the reason why not."""
-    if hasattr(rule, "planted_steps"):
+    if said_by(rule, "planted_steps"):
         return None
-    if not is_table(type(rule)) or network.activation == "membrane":
+    if not said_by(rule, "table") or network.activation == "membrane":
         return f"{type(rule).__name__} is not a table of thresholds for probabilities"
     if readout_of(network) is None:
         return "with this rule it supports linear readouts and those with one hidden layer"
@@ -156,18 +162,22 @@ def reads_sequences(network: Network) -> bool:
 def reads_in_blocks(network: Network) -> bool:
     """Whether the network can fire at checkpoints only, and its cell, with every cell in it, reads many steps at once:
     up to the next."""
-    at_once = network.checkpoints is not None and hasattr(network.cell, "forward_block")
-    return at_once and _all_read(network.cell, ("forward_block", "forward_sequence"))
+    cell = network.cell
+    if network.checkpoints is None or not hasattr(cell, "forward_block"):
+        return False
+    stacked = [each for part in cell.modules() if isinstance(part, Stack) for each in part.cells]
+    return _all_read(cell, ("forward_block", "forward_sequence")) and all(
+        _all_read(each, ("forward_sequence",)) for each in stacked
+    )
 
 
 def _all_read(cell: nn.Module, methods: tuple[str, ...]) -> bool:
     """Whether the cell, and every cell in it, has one of the methods, and hooks or a subclass do not change its
     `forward` alone."""
-    return all(
-        _reads(type(part), methods) and not (part._forward_hooks or part._forward_pre_hooks)
-        for part in cell.modules()
-        if hasattr(type(part), "initial_state")
-    )
+    parts = list(cell.modules())
+    if any(part._forward_hooks or part._forward_pre_hooks for part in parts):
+        return False
+    return all(_reads(type(part), methods) for part in parts if part is cell or hasattr(part, "initial_state"))
 
 
 @cache
@@ -194,7 +204,7 @@ def read_steps(network: Network, inputs: Tensor, state: State) -> tuple[Tensor, 
 
 def planted_steps(rule: Any, lengths: Tensor) -> Tensor | None:
     """The step at which each row fires, if the rule does not depend on the network's output: see `rankcode.rules`."""
-    return rule.planted_steps(lengths) if hasattr(rule, "planted_steps") else None
+    return rule.planted_steps(lengths) if said_by(rule, "planted_steps") else None
 
 
 def table_of(
@@ -207,7 +217,7 @@ def table_of(
         table = rule.table(range(1, steps + 1), num_classes).to(device, dtype)
         return F.pad(table, (0, padding), value=math.inf).contiguous()
 
-    if not getattr(rule, "capturable", False):  # its thresholds may change
+    if not said_by(rule, "capturable"):  # its thresholds may change
         return make()
     return cached((rule, steps, num_classes, dtype, device, padding), device, make)
 

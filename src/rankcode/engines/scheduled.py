@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.block_reading import block_spikes
-from rankcode.engines.run import Keep, Run, decide_rows, planted_steps, read_steps
+from rankcode.engines.run import Keep, Run, decide_rows, planted_steps, read_steps, said_by
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state, rows_of
@@ -34,8 +34,8 @@ GAIN = 0.85  # cost of another schedule ÷ that of the present one, below which 
 
 def can_capture(network: Network, inputs: Tensor, rule: Rule) -> bool:
     """Whether a run and its backward pass can be captured in a CUDA graph."""
-    known = hasattr(rule, "planted_steps") or getattr(rule, "stationary", False)
-    return known and getattr(rule, "capturable", False) and inputs.shape[1] <= MAX_STEPS
+    known = said_by(rule, "planted_steps") or said_by(rule, "stationary")
+    return bool(known and said_by(rule, "capturable")) and inputs.shape[1] <= MAX_STEPS
 
 
 class Schedule:
@@ -56,7 +56,7 @@ class Schedule:
         if self.batches < (MIN_BATCHES if self.blocks is None else MAX_BATCHES) and self.incomplete <= MAX_INCOMPLETE:
             return
         if self.incomplete > MAX_INCOMPLETE:  # rows answer later and later, or there is more chance than was thought
-            self.margin *= 2
+            self.margin = min(2 * self.margin, self.rows)  # no more, as then there are places for all
         best = self._best()
         if self.blocks is None or self.incomplete > MAX_INCOMPLETE or _cost(best) < GAIN * _cost(self.blocks):
             self.blocks = best
