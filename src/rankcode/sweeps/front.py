@@ -66,8 +66,9 @@ def draw_front(folder: SweepFolder, results: Mapping[int, Mapping[str, Any]]) ->
     if curves and find_spec("matplotlib") is not None:
         from rankcode.plots.front import plot_front
 
+        figure = plot_front(curves, composite(results), f"Sweep {folder.path.name}, test data")
         with whole_file(folder.path / "front.png") as picture:
-            plot_front(curves, composite(results), f"Sweep {folder.path.name}, test data").savefig(picture, format="png", dpi=120)
+            figure.savefig(picture, format="png", dpi=120)
 
 
 def pick(path: str, **wish: float | None) -> dict[str, Any]:
