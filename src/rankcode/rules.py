@@ -9,7 +9,7 @@ Like a cell, it takes its state as an argument and returns the new one, so a rul
 - step: 1…T, an int, or an int64 tensor [rows] where rows are at different steps.
 - fired: bool [rows]. A row is passed to the rule until it fires.
 
-A rule may also have these, which no longer count if a subclass changes `__call__` alone:
+A rule may also have these. Those that describe `__call__` do not count in a subclass that changes `__call__` alone:
 
 - `check(activation, num_classes)`: raises a ValueError if the rule does not fit the network's output layer.
 - `classes`: the classes that may fire; None for all. A row that fired is labelled with the largest activation among

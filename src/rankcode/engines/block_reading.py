@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankcode.engines.run import Keep, Run, activate, ask, decide_rows, planted_steps, said_by
+from rankcode.engines.run import Keep, Run, activate, ask, decide_rows, declared, planted_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state, rows_of
@@ -178,9 +178,9 @@ def block_spikes(
     [steps · live, classes]."""
     steps, live = features.shape[:2]
     activations, probabilities = activate(network, logits)
-    if said_by(rule, "stationary"):
+    if declared(rule, "stationary"):
         return rule(activations, probabilities, first + 1, state)[0].view(steps, live), state
-    if said_by(rule, "memoryless"):
+    if declared(rule, "memoryless"):
         step = torch.from_numpy(np.arange(first + 1, first + steps + 1).repeat(live)).to(logits.device)
         return ask(rule, activations, probabilities, step, state, features.flatten(0, 1))[0].view(steps, live), state
     spikes = []

@@ -129,9 +129,9 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
     return inner, activation, last
 
 
-def said_by(rule: Any, name: str) -> Any:
-    """What a rule has under a name, such as `table` or `memoryless`, or None. Not what its class inherits if it changes
-    `__call__` alone: then it is no longer true."""
+def declared(rule: Any, name: str) -> Any:
+    """An attribute that describes the `__call__` of a rule, such as `table` or `memoryless`, or None. What the class of
+    the rule inherits does not count if it has a `__call__` of its own."""
     if name in getattr(rule, "__dict__", ()) or _describes_call(type(rule), name):
         return getattr(rule, name)
     return None
@@ -144,9 +144,9 @@ def _describes_call(kind: type, name: str) -> bool:
 
 def why_not_fused(network: Network, rule: Rule) -> str | None:
     """None if readout and rule can be computed beside a fused step, otherwise the reason why not."""
-    if said_by(rule, "planted_steps"):
+    if declared(rule, "planted_steps"):
         return None
-    if not said_by(rule, "table") or network.activation == "membrane":
+    if not declared(rule, "table") or network.activation == "membrane":
         return f"{type(rule).__name__} is not a table of thresholds for probabilities"
     if readout_of(network) is None:
         return "with this rule it supports linear readouts and those with one hidden layer"
@@ -204,7 +204,7 @@ def read_steps(network: Network, inputs: Tensor, state: State) -> tuple[Tensor, 
 
 def planted_steps(rule: Any, lengths: Tensor) -> Tensor | None:
     """The step at which each row fires, if the rule does not depend on the network's output: see `rankcode.rules`."""
-    return rule.planted_steps(lengths) if said_by(rule, "planted_steps") else None
+    return rule.planted_steps(lengths) if declared(rule, "planted_steps") else None
 
 
 def table_of(
@@ -217,7 +217,7 @@ def table_of(
         table = rule.table(range(1, steps + 1), num_classes).to(device, dtype)
         return F.pad(table, (0, padding), value=math.inf).contiguous()
 
-    if not said_by(rule, "capturable"):  # its thresholds may change
+    if not declared(rule, "capturable"):  # its thresholds may change
         return make()
     return cached((rule, steps, num_classes, dtype, device, padding), device, make)
 

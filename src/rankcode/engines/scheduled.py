@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.block_reading import block_spikes
-from rankcode.engines.run import Keep, Run, decide_rows, planted_steps, read_steps, said_by
+from rankcode.engines.run import Keep, Run, decide_rows, declared, planted_steps, read_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import map_state, rows_of
@@ -34,8 +34,8 @@ GAIN = 0.85  # cost of another schedule ÷ that of the present one, below which 
 
 def can_capture(network: Network, inputs: Tensor, rule: Rule) -> bool:
     """Whether a run and its backward pass can be captured in a CUDA graph."""
-    known = said_by(rule, "planted_steps") or said_by(rule, "stationary")
-    return bool(known and said_by(rule, "capturable")) and inputs.shape[1] <= MAX_STEPS
+    known = declared(rule, "planted_steps") or declared(rule, "stationary")
+    return bool(known and declared(rule, "capturable")) and inputs.shape[1] <= MAX_STEPS
 
 
 class Schedule:

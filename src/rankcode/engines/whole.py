@@ -16,10 +16,10 @@ from rankcode.engines.run import (
     activate,
     ask,
     decide_rows,
+    declared,
     planted_steps,
     read_steps,
     reads_sequences,
-    said_by,
     table_of,
 )
 from rankcode.network import Network
@@ -73,7 +73,7 @@ def _spikes(network: Network, features: Tensor, logits: Tensor, rule: Rule) -> T
     """Whether the rule fires at each step, had it not fired before: [rows, steps]."""
     rows, steps = logits.shape[:2]
     activations, probabilities = activate(network, logits)
-    if said_by(rule, "table"):
+    if declared(rule, "table"):
         return (activations >= table_of(rule, steps, network.num_classes, activations.dtype, activations.device)).any(2)
     state = map_state(lambda part: part.to(logits.device), rule.initial_state(rows))
     fired = []

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankcode.engines.run import Keep, Layers, Run, decide_rows, layers_of, readout_of, said_by, why_not_fused
+from rankcode.engines.run import Keep, Layers, Run, decide_rows, declared, layers_of, readout_of, why_not_fused
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -62,7 +62,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
 def can_capture(network: Network, inputs: Tensor, rule: Rule) -> bool:
     """Whether a run and its backward pass can be captured in a CUDA graph: the host neither waits nor copies."""
     small = inputs.shape[0] * inputs.shape[1] <= MAX_CAPTURED_STEPS
-    return small and bool(said_by(rule, "capturable")) and readout_of(network) is not None
+    return small and bool(declared(rule, "capturable")) and readout_of(network) is not None
 
 
 def slower(network: Network, inputs: Tensor) -> str | None:

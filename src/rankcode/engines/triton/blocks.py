@@ -14,7 +14,7 @@ from triton import knobs
 
 from rankcode.cells import GRU, LSTM
 from rankcode.device_constants import cached, capturing
-from rankcode.engines.run import Keep, planted_steps, readout_of, said_by, table_of
+from rankcode.engines.run import Keep, declared, planted_steps, readout_of, table_of
 from rankcode.engines.triton import kernels
 from rankcode.engines.triton.kernels import TILE_ROWS, Shape, as_argument
 from rankcode.network import Network
@@ -78,7 +78,7 @@ class _Plan:
         mixed = mixed_precision(inputs.device.type)
         # The recurrent multiplication of tf32 is in float16 already, so float16 is no other mode.
         half, tf32 = mixed == torch.bfloat16, mixed is not None or tf32_allowed()
-        fused = not said_by(rule, "planted_steps")
+        fused = not declared(rule, "planted_steps")
         inner, activation, last = (readout_of(network) if fused else None) or (None, "", None)
         self.shape = Shape(
             type=torch.bfloat16 if half else torch.float32,
