@@ -68,8 +68,10 @@ def measure_epochs(
     """Train with rank coding on the fastest engine, and conventionally with PyTorch's own layer, or a loop over the
     steps for cells that PyTorch has no layer for. β is that of the fast regime. With `workers`, also train with rank
     coding from DataLoaders of the same rows that have so many: one of a TensorDataset, and one of a dataset of rows.
+    `shape` has the sizes of the task: see `with_sizes_of`.
 
-    The time of a conventional epoch does not change through training, so a quarter of the epochs, or 4, measure it.
+    The time of a conventional epoch does not change through training, so this has a quarter of the epochs, but at least
+    4 of them.
     """
     settings = Training(
         epochs=epochs, batch_size=shape.batch_size, learning_rate=0.001, schedule="constant", max_grad_norm=0.25,

@@ -91,13 +91,13 @@ def plot_lengths(found: Mapping[int, Sequence[Measured]]) -> Figure:
             )
             axes.loglog(*zip(*points, strict=True), marker, color=colour, label=engine)
         axes.set(xlabel="steps read", ylabel=f"{value} of a training step")
-        _number(axes)
+        _plain_ticks(axes)
         plain(axes)
     figure.axes[0].legend(frameon=False)
     return figure
 
 
-def _number(axes: Any) -> None:
+def _plain_ticks(axes: Any) -> None:
     """Ticks of logarithmic axes as plain numbers: 1, 10, 100, or 1, 2, 5, 10 if the axis is short."""
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
@@ -139,7 +139,7 @@ def plot_grid(found: Sequence[GridRow]) -> Figure:
             axes.loglog([each.milliseconds for each in rows], ratios, ".", color=COLOURS[number], label=spikes)
         axes.axhline(1, color=GREY, lw=1)
         axes.set(title=mode, xlabel="conventional (ms)")
-        _number(axes)
+        _plain_ticks(axes)
         plain(axes)
     panels[0].set(ylabel="auto ÷ conventional")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)

@@ -331,7 +331,8 @@ class Loader:
             if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)):
                 raise ValueError(f"a batch must be (inputs, labels[, lengths]), not a {type(batch).__name__}")
             parts = [as_tensor(part) for part in batch if part is not None]
-            if getattr(self.loader, "batch_sampler", parts) is None and any(part.dim() == 0 for part in parts):
+            unbatched = isinstance(self.loader, DataLoader) and self.loader.batch_sampler is None
+            if unbatched and any(part.dim() == 0 for part in parts):
                 raise ValueError("the data loader yields single rows: give it a batch_size")
             yield Batch(*(part if device is None else part.to(device) for part in parts))
 
