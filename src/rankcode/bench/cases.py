@@ -220,11 +220,11 @@ def _with_engine(
 
 
 def _captured(cases: dict[Case, Work]) -> dict[Case, Work]:
-    """The training steps that never wait for the GPU, captured as CUDA graphs."""
+    """The work that never waits for the GPU, captured as CUDA graphs."""
     found: dict[Case, Work] = {}
     pool = torch.cuda.graph_pool_handle()
     for case, work in cases.items():
-        if case.mode == "training" and case.engine in (CONVENTIONAL, "triton"):
+        if case.engine in (CONVENTIONAL, "triton"):
             graphs = CudaGraphs(work, pool=pool)
             for _ in range(WARMUP_RUNS + 1):
                 graphs(None)

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankcode.device_constants import used_constants
 
@@ -94,6 +94,20 @@ class CudaGraphs:
             self.work(*arguments)
         self.pool = graph.pool()
         return _Captured(graph, arguments, constants)
+
+
+def settings_of(module: nn.Module, inputs: Tensor) -> Hashable:
+    """What a graph that is captured with this module and inputs depends on besides their values: the addresses of the
+    weights, the modes of its parts and PyTorch's settings."""
+    device, backends = inputs.device.type, cast(Any, torch.backends)
+    mixed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    parts = backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn
+    weights = [*module.parameters(), *module.buffers()]
+    return (
+        inputs.device, inputs.dtype, mixed, tuple(part.fp32_precision for part in parts),
+        tuple((type(part), part.training) for part in module.modules()),
+        tuple((part.data_ptr(), part.requires_grad) for part in weights),
+    )  # fmt: skip
 
 
 def _end_capture() -> None:

@@ -24,7 +24,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rankcode.engines import stepwise
 from rankcode.engines.block_reading import read_in_blocks
-from rankcode.engines.capture import CudaGraphs
+from rankcode.engines.capture import CudaGraphs, settings_of
 from rankcode.engines.run import Keep, Run, read_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
@@ -97,14 +97,7 @@ class _Blocks:
 
     @classmethod
     def of(cls, network: Network, inputs: Tensor) -> _Blocks:
-        device, backends = inputs.device.type, torch.backends
-        precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
-        weights = [*network.cell.parameters(), *network.cell.buffers()]
-        modes = tuple(part.training for part in network.cell.modules())
-        key = (
-            inputs.device, precision, backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, modes,
-            tuple((part.data_ptr(), part.requires_grad) for part in weights),
-        )  # fmt: skip
+        key = settings_of(network.cell, inputs)
         with cls.looking:
             found = cls.all.setdefault(network, {})
             if key not in found or len(found[key].blocks) > MAX_BLOCKS:

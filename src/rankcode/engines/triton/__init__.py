@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.run import Keep, Layers, Run, decide_rows, declared, layers_of, readout_of, why_not_fused
+from rankcode.engines.triton.inference import Inference, captures
 from rankcode.network import Network
 from rankcode.rules import Rule
 
@@ -76,6 +77,15 @@ def slower(network: Network, inputs: Tensor) -> str | None:
 
 def run(
     network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, expected_steps: Tensor | None = None
+) -> Run:
+    if captures(network, inputs, keep) and can_capture(network, inputs, rule):
+        captured = Inference.of(network, inputs, rule, expected_steps is not None, _read)
+        return captured(inputs, lengths, expected_steps)
+    return _read(network, inputs, lengths, rule, expected_steps, keep)
+
+
+def _read(
+    network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, expected_steps: Tensor | None, keep: Keep = "answer"
 ) -> Run:
     from rankcode.engines.triton.logits import logits_of  # needs Triton
 
