@@ -46,7 +46,7 @@ class Again:
 def replays(monkeypatch):
     """The number of replays so far, in a list. Graphs are captured at the second run."""
     found = []
-    monkeypatch.setattr(capture, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(inference, "WARMUP_RUNS", 1)
     kind = torch.cuda.CUDAGraph
     if DEVICE == "cpu":
         kind = Again

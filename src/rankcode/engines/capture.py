@@ -40,11 +40,18 @@ class CudaGraphs:
     `work` returns None and stores its results in its own tensors. It must not wait for the GPU, and everything else
     that it depends on must be in `key`. If a capture fails, `undo` is called to remove what the incomplete run left
     behind, and `work` is run without graphs from then on. Graphs that share a memory `pool` must not run at the same
-    time.
+    time. `warmup_runs`: how often the same shapes come before, by default WARMUP_RUNS.
     """
 
-    def __init__(self, work: Callable[..., None], undo: Callable[[], None] = lambda: None, pool: Any = None):
+    def __init__(
+        self,
+        work: Callable[..., None],
+        undo: Callable[[], None] = lambda: None,
+        pool: Any = None,
+        warmup_runs: int | None = None,
+    ):
         self.work, self.undo, self.pool = work, undo, pool
+        self.warmup_runs = WARMUP_RUNS if warmup_runs is None else warmup_runs
         self.seen: Counter[Hashable] = Counter()
         self.graphs: dict[Hashable, _Captured] = {}
         self.failed = False
@@ -54,7 +61,7 @@ class CudaGraphs:
         if key not in self.graphs:
             here = threading.get_ident(), key  # cuDNN chooses its algorithms in each thread anew
             self.seen[here] += 1
-            if self.seen[here] <= WARMUP_RUNS or self.failed or len(self.graphs) == MAX_GRAPHS:
+            if self.seen[here] <= self.warmup_runs or self.failed or len(self.graphs) == MAX_GRAPHS:
                 return self.work(*tensors)
             try:
                 self.graphs[key] = self._capture(tensors)

@@ -20,6 +20,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 
 MAX_KEPT = 4  # graphs of a network: each keeps memory for a batch
+WARMUP_RUNS = 16  # before a capture, which takes as long as launching the kernels about so often
 
 
 def captures(network: Network, inputs: Tensor, keep: Keep) -> bool:
@@ -47,7 +48,7 @@ class Inference:
         def work(inputs: Tensor, lengths: Tensor, expected_steps: Tensor | None) -> None:
             found[:] = [read(network_at(), inputs, lengths, rule, expected_steps)]
 
-        self.graphs = CudaGraphs(work)
+        self.graphs = CudaGraphs(work, warmup_runs=WARMUP_RUNS)
 
     @classmethod
     def of(cls, network: Network, inputs: Tensor, rule: Rule, ordered: bool, read: Callable[..., Run]) -> Inference:
