@@ -48,8 +48,10 @@ class Layer:
         if features != weights[0].shape[1]:
             raise ValueError(f"the cell reads {weights[0].shape[1]} numbers a step, not {features}")
         self.inputs, self.ends = checked(inputs, rows, steps, features), ends.long().contiguous()
-        if len(ends) != rows or not 1 <= (bounds := self.ends.aminmax()).min.item() <= bounds.max.item() <= steps:
+        shortest, longest = (bound.item() for bound in self.ends.aminmax())
+        if len(ends) != rows or not 1 <= shortest <= longest <= steps:
             raise ValueError(f"lengths must be {rows} numbers from 1 to {steps}")
+        self.longest = int(longest)
         self.saves, self.every_step = saves, every_step
         self.job = job = NEW.copy()
         job.lanes = min(functions().most_lanes(), 8 if units <= 8 else 16)
@@ -158,8 +160,8 @@ class _Share:
         self.arrays: list[np.ndarray] = []
         self.chunks: list[Tensor] = []
         if layer.saves:
-            total = max(1, int(layer.ends[self.first :: job.stride].sum()))
-            self.place, self.previous = torch.empty(2, total, dtype=torch.int64)
+            total = max(1, len(range(self.first, job.rows, job.stride)) * layer.longest)  # at most
+            self.place, self.previous = (torch.empty(total, dtype=torch.int64) for _ in range(2))
             job.place, job.previous = self.place.data_ptr(), self.previous.data_ptr()
             # A chunk has room for all steps if they are few, otherwise for an eighth to a quarter, or is as large as it
             # may be.
