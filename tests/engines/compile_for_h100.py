@@ -6,6 +6,7 @@ prints a line for each kernel: its name, and the bytes of shared memory that a p
 """
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +43,7 @@ def main(cell: str, units: int, layers: int, rows: int, precision: str) -> None:
     kernels._processors = lambda _device: PROCESSORS
     kernels.Shape.fast = property(lambda shape: shape.precision == "tf32")  # type: ignore[misc]
     kernels.Kernel.__call__ = compile_only  # type: ignore[method-assign]
+    kernels.Kernel.launches = lambda kernel, *given: partial(kernel, *given)  # type: ignore[method-assign]
     torch.backends.cudnn.allow_tf32 = precision != "float32"
     readout = nn.Sequential(nn.Linear(units, 32), nn.ReLU(), nn.Linear(32, 11))
     network = rc.Network(getattr(cells, cell)(420, units, layers), 11, readout)

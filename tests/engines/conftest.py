@@ -9,10 +9,23 @@ def every_launch_keeps_its_promises(monkeypatch):
     """Compiled kernels are launched without inspecting their arguments, see `Kernel`: every test checks them."""
     from rankcode.engines.triton import kernels
 
-    launch = kernels.Kernel.__call__
+    launch, launches = kernels.Kernel.__call__, kernels.Kernel.launches
+
+    def checked_launches(self, grid, *tensors):
+        launch = launches(self, grid, *tensors)
+
+        def checked_launch(*numbers):
+            check(self, tensors + numbers)
+            launch(*numbers)
+
+        return checked_launch
 
     def checked(self, grid, *arguments):
-        name = self.function.__name__ if hasattr(self.function, "__name__") else self.function.fn.__name__
+        check(self, arguments)
+        launch(self, grid, *arguments)
+
+    def check(kernel, arguments):
+        name = kernel.function.__name__ if hasattr(kernel.function, "__name__") else kernel.function.fn.__name__
         for number, part in enumerate(arguments):
             what = f"argument {number} of {name}"
             if isinstance(part, torch.Tensor):
@@ -21,10 +34,10 @@ def every_launch_keeps_its_promises(monkeypatch):
             else:
                 assert isinstance(part, int) and abs(part) < 2**31, f"{what} is {part}"
         types = [part.dtype if isinstance(part, torch.Tensor) else int for part in arguments]
-        assert self.__dict__.setdefault("types", types) == types, f"{name} was compiled for other types"
-        launch(self, grid, *arguments)
+        assert kernel.__dict__.setdefault("types", types) == types, f"{name} was compiled for other types"
 
     monkeypatch.setattr(kernels.Kernel, "__call__", checked)
+    monkeypatch.setattr(kernels.Kernel, "launches", checked_launches)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 

@@ -1,8 +1,8 @@
 """Time and memory of a training or inference step with every engine, relative to conventional training.
 
 On a GPU a step is measured twice, the conventional one and ours: launched kernel by kernel, as PyTorch does it, and
-captured as a CUDA graph, as `fit` and `decide` do where they can. Ratios are to the conventional step launched kernel by
-kernel; to compare two captured steps, divide two ratios.
+captured as a CUDA graph, as `fit` and `decide` do where they can. Ratios are to the conventional step launched kernel
+by kernel; to compare two captured steps, divide two ratios.
 """
 
 from __future__ import annotations

@@ -54,8 +54,10 @@ def run(
     one_thread = threads > 1 and not inputs.requires_grad
     if one_thread:
         one_thread = is_small(sum(part.numel() for part in network.readout.parameters()), entries)
-    with single_thread_if(one_thread):
-        return _run(network, inputs, lengths, rule, keep, threads)._replace(one_thread=one_thread)
+    if not one_thread:
+        return _run(network, inputs, lengths, rule, keep, threads)
+    with single_thread_if(True):
+        return _run(network, inputs, lengths, rule, keep, threads)._replace(one_thread=True)
 
 
 def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, threads: int) -> Run:
@@ -72,11 +74,9 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     else:
         features, place = _read(layer, answered)
     if keep == "answer":
-        if logits is None or torch.is_grad_enabled():
-            logits = network.logits(features)
-        return Run(
-            decide_rows(network, rule, logits, answered, fired), logits, torch.arange(rows), answered, lengths, keep
-        )
+        found, logits = logits, network.logits(features) if logits is None or torch.is_grad_enabled() else logits
+        decision = decide_rows(network, rule, logits if found is None else found, answered, fired)
+        return Run(decision, logits, torch.arange(rows), answered, lengths, keep)
     logits, row, step = network.logits(features), place % rows, place // rows + 1
     answers = torch.searchsorted(place, (answered - 1) * rows + torch.arange(rows))
     decision = decide_rows(network, rule, logits.detach()[answers], answered, fired)

@@ -113,8 +113,9 @@ def _layers(network: Network) -> Layers:
 
 def _through(cells: list[Any], inputs: Tensor) -> Tensor:
     """The features after all steps of these cells, never in mixed precision."""
-    if cells:
-        inputs = inputs.nan_to_num(0.0, 0.0, 0.0)  # past an answer the gradient is 0, and 0 · NaN would be NaN
+    if not cells:
+        return inputs
+    inputs = inputs.nan_to_num(0.0, 0.0, 0.0)  # past an answer the gradient is 0, and 0 · NaN would be NaN
     with torch.autocast(inputs.device.type, enabled=False):
         for cell in cells:
             inputs, _ = cell.forward_sequence(inputs, cell.initial_state(len(inputs)))

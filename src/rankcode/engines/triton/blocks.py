@@ -245,10 +245,10 @@ def _forward_steps(
 ) -> None:  # fmt: skip
     """Steps first … last of a layer, a launch for each. The top layer, which has features, also evaluates the rule."""
     shape, positions, asked = plan.shape, len(tiles.order), first
-    forward_step, grid = kernels.forward_step(shape, inputs, save, positions)
+    kernel, grid = kernels.forward_step(shape, inputs, save, positions)
+    forward_step = kernel.launches(grid, *layer, recent, tiles.order, tiles.ends)
     for step in range(first, last):
-        is_last = int(copies and step + 1 == last)
-        forward_step(grid, *layer, recent, tiles.order, tiles.ends, positions, step, origin, slots, is_last)
+        forward_step(positions, step, origin, slots, int(copies and step + 1 == last))
         if features is not None and (step + 1 - asked == kernels.RULE_STEPS or step + 1 == last):
             kernels.answer(shape, inputs)(
                 (positions // TILE_ROWS, 1, 1), layer[1], *tiles[:4], features, *plan.rule, asked, step + 1, origin,
@@ -328,15 +328,16 @@ def _backward_steps(
     into_gates = weight.new_empty(rows, shape.gates * shape.units)
     into_hidden, carried = weight.new_empty(2, rows, shape.units, dtype=torch.float32)
     scale = weight.new_empty(rows, dtype=torch.float32)
-    gates_backward, tiles_of_gates = kernels.gates_backward(shape, at_end), -(-positions // kernels.GATE_ROWS)
-    hidden_backward, grid = kernels.hidden_backward(shape, positions)
+    of_gates = *layer, *above, into_hidden, carried, into_gates, scale, *read
+    gates_backward = kernels.gates_backward(shape, at_end).launches(
+        (-(-positions // kernels.GATE_ROWS), 1, 1), *of_gates
+    )
+    kernel, grid = kernels.hidden_backward(shape, positions)
+    hidden_backward = kernel.launches(grid, into_gates, weight, scale, into_hidden, *read)
     for step in reversed(range(steps)):
-        gates_backward(
-            (tiles_of_gates, 1, 1), *layer, *above, into_hidden, carried, into_gates, scale, *read, positions, step,
-            steps, int(not at_end),
-        )  # fmt: skip
+        gates_backward(positions, step, steps, int(not at_end))
         if step > 0:
-            hidden_backward(grid, into_gates, weight, scale, into_hidden, *read, positions, step)
+            hidden_backward(positions, step)
 
 
 def _gathered(shape: Shape, hidden: Tensor, given: tuple[Tensor, int, int], read: Tensor, after: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from triton.runtime import driver
 
 from rankcode.engines.triton import large_recurrence, matmul, readout, recurrence, weights
 
@@ -26,8 +27,8 @@ ARRANGE_POSITIONS = 256  # positions of rows in tiles that one program computes
 
 class Kernel:
     """A Triton kernel with its constants, compiled at the first call. Later calls launch the compiled kernel directly:
-    Triton's own launcher inspects every argument, which takes longer than many of our kernels run. So all tensors must
-    lie at multiples of 16 bytes, and have the types that they had at the first call."""
+    Triton inspects every argument first, which takes longer than many of our kernels run. So all tensors must lie at
+    multiples of 16 bytes, and have the types that they had at the first call."""
 
     def __init__(self, function: Any, *, num_warps: int = 4, num_stages: int = 3, **constants: Any):
         self.function, self.constants = function, constants
@@ -39,13 +40,27 @@ class Kernel:
         if self.compiled is None:  # always, in Triton's interpreter
             self.compiled = self.function[grid](*arguments, **self.constants, **self.settings)
         else:
-            self.compiled[grid](*arguments, *self.tail)
+            self._direct(grid)(*(part if isinstance(part, int) else part.data_ptr() for part in arguments))
+
+    def launches(self, grid: tuple[int, int, int], *tensors: Tensor) -> Callable[..., None]:
+        """A function that launches the kernel with these tensors, followed by the numbers that it is called with."""
+        if self.compiled is None:
+            return partial(self, grid, *tensors)
+        return partial(self._direct(grid), *(part.data_ptr() for part in tensors))
+
+    def _direct(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        """As Triton launches it, but without hooks for profilers, and with addresses, which Triton need not look up."""
+        gpu: Any = driver.active
+        stream = gpu.get_current_stream(gpu.get_current_device())
+        run, of_kernel = self.compiled.run, (self.compiled.function, self.compiled.packed_metadata, None, None, None)
+        return lambda *arguments: run(*grid, stream, *of_kernel, *arguments, *self.tail)
 
 
 def as_argument(part: Tensor) -> Tensor:
     """Contiguous and at a multiple of 16 bytes."""
-    part = part.detach().contiguous()
-    return part if part.data_ptr() % 16 == 0 else part.clone()
+    if part.is_contiguous() and part.data_ptr() % 16 == 0:
+        return part
+    return part.detach().clone(memory_format=torch.contiguous_format)
 
 
 class Shape(NamedTuple):
