@@ -20,7 +20,6 @@ from rankcode.rules import Rule, allowed
 from rankcode.state import State
 
 Keep = Literal["answer", "read"]
-MIN_SOFTMAX_SIZE = 256  # logits; the softmax of fewer takes longer with the classes first
 ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}  # of a readout's hidden layer
 
 
@@ -224,10 +223,10 @@ def table_of(
 
 
 def activate(network: Network, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """(activations, probabilities) of logits [..., classes]. On a CPU the softmax of many rows at once, with the
-    classes first in memory, takes a tenth of the time. Its last digit depends on a row's place in the batch; networks
-    with checkpoints, which need few softmaxes, do without it."""
-    if logits.is_cuda or logits.numel() < MIN_SOFTMAX_SIZE or network.checkpoints is not None:
+    """(activations, probabilities) of logits [..., classes]. On a CPU the softmax of all rows at once, with the classes
+    first in memory, takes a tenth of the time. Its last digit depends on a row's place in the batch; networks with
+    checkpoints, which need few softmaxes, do without it."""
+    if logits.is_cuda or network.checkpoints is not None:
         return network.activate(logits)
     probabilities = logits.flatten(0, -2).t().softmax(0).t().view(logits.shape)
     return logits if network.activation == "membrane" else probabilities, probabilities

@@ -156,7 +156,7 @@ def test_a_header_that_promises_more_than_there_is(tmp_path, shape):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory cannot be limited here")
 def test_data_larger_than_memory_is_not_called_damaged(tmp_path):
-    np.savez_compressed(tmp_path / "a.npz", X=np.zeros((40, 500_000), np.float32), y=np.arange(40) % 2)  # 80 MB
+    np.savez_compressed(tmp_path / "a.npz", X=np.zeros((40, 2_000_000), np.float32), y=np.arange(40) % 2)  # 320 MB
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
