@@ -28,7 +28,7 @@ READOUTS = {
 RULES = {
     "threshold": None,  # see `threshold_for`
     "some classes": rc.Threshold(0.5, classes=(1,)),
-    "step thresholds": rc.StepThresholds([0.99, 0.8, 0.6, 0.5]),
+    "step thresholds": rc.StepThresholds([0.99, 0.95, 0.9, 0.8, 0.6, 0.5]),
     "planted": rc.FireAt(4),
     "never": rc.Never(),
 }
@@ -48,13 +48,11 @@ def lanes_of(monkeypatch):
     return lambda lanes: monkeypatch.setattr(layer, "functions", lambda: Limited(lanes))
 
 
-def problem(cell, units=13, inputs=3, rows=40, steps=9, readout="linear", seed=0):
+def problem(cell, units=13, inputs=3, rows=40, steps=9, readout="linear", seed=0, layers=1):
     """A network whose rows answer at different steps, and rows of different lengths with NaN past their ends."""
     torch.manual_seed(seed)
-    layer = READOUTS[readout](units)
-    network = rc.Network(
-        getattr(rc.cells, cell)(inputs, units), {"one output": 1, "many classes": 35}.get(readout, 3), layer
-    )
+    outputs = {"one output": 1, "many classes": 35}.get(readout, 3)
+    network = rc.Network(getattr(rc.cells, cell)(inputs, units, layers), outputs, READOUTS[readout](units))
     with torch.no_grad():
         for part in network.parameters():
             part.normal_(std=1.5 / part.shape[-1] ** 0.5)
@@ -78,7 +76,7 @@ def outcome(network, x, lengths, rule, keep, engine):
     order = (result.row * 10_000 + result.step).argsort()
     logits = result.logits[order]
     weight = torch.linspace(-1, 1, logits.shape[1]) / (1 + result.step[order, None]).to(logits.dtype)
-    gradients = torch.autograd.grad((logits * weight).sum(), list(network.parameters()))
+    gradients = torch.autograd.grad((logits * weight).sum(), [x, *network.parameters()])
     return (
         result.decision,
         result.row[order],
@@ -109,11 +107,12 @@ def assert_gives_what_the_reference_gives(network, x, lengths, rule, keep="answe
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("lanes", LANES)
-def test_every_rule(lanes, cell, rule, keep, lanes_of):
+def test_every_rule(lanes, cell, layers, rule, keep, lanes_of):
     lanes_of(lanes)
-    given = problem(cell)
+    given = problem(cell, layers=layers)
     decision = assert_gives_what_the_reference_gives(*given, rule or threshold_for(*given), keep)
     assert len(decision.steps.unique()) > 3
 
@@ -146,19 +145,20 @@ SHAPES = [  # units, inputs, rows, steps
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("lanes", LANES)
-def test_every_shape(lanes, cell, shape, lanes_of, rubbish_in_fresh_memory):
+def test_every_shape(lanes, cell, layers, shape, lanes_of, rubbish_in_fresh_memory):
     lanes_of(lanes)
-    network, x, lengths = problem(cell, *shape)
+    network, x, lengths = problem(cell, *shape, layers=layers)
     for keep in ("answer", "read"):
         assert_gives_what_the_reference_gives(network, x, lengths, rc.Threshold(0.55), keep)
 
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_memory_in_pieces_and_used_before(cell, keep, monkeypatch):
-    network, x, lengths = problem(cell, rows=120)
+@pytest.mark.parametrize(("cell", "layers"), [("LSTM", 1), ("GRU", 1), ("LSTM", 2)])
+def test_memory_in_pieces_and_used_before(cell, layers, keep, monkeypatch):
+    network, x, lengths = problem(cell, rows=120, layers=layers)
     expected = outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled")
     monkeypatch.setattr(layer, "FEW_VALUES", 0)
     monkeypatch.setattr(layer, "MAX_CHUNK_VALUES", 4096)
@@ -180,8 +180,9 @@ def test_memory_in_pieces_and_used_before(cell, keep, monkeypatch):
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
 @pytest.mark.parametrize("threads", [2, 3, 7])
-def test_rows_are_shared_between_threads(threads, keep, set_threads, monkeypatch):
-    network, x, lengths = problem("LSTM", units=20, rows=50)
+@pytest.mark.parametrize(("cell", "layers"), [("LSTM", 1), ("GRU", 2)])
+def test_rows_are_shared_between_threads(cell, layers, threads, keep, set_threads, monkeypatch):
+    network, x, lengths = problem(cell, units=20, rows=50, layers=layers)
     expected = outcome(network, x, lengths, rc.Threshold(0.6), keep, "compiled")
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
     jobs, call = [], layer.in_threads
@@ -193,11 +194,11 @@ def test_rows_are_shared_between_threads(threads, keep, set_threads, monkeypatch
 
 @pytest.mark.parametrize("keep", ["answer", "read"])
 @pytest.mark.parametrize("threads", [2, 8])
-@pytest.mark.parametrize(("cell", "rows"), [("LSTM", 1), ("GRU", 4), ("LSTM", 6)])
+@pytest.mark.parametrize(("cell", "layers", "rows"), [("LSTM", 1, 1), ("GRU", 1, 4), ("LSTM", 1, 6), ("LSTM", 2, 3)])
 @pytest.mark.skipif(not layer.openmp(), reason="needs OpenMP")
-def test_the_units_of_few_rows_are_shared_between_threads(cell, rows, threads, keep, set_threads, monkeypatch):
+def test_the_units_of_few_rows_are_shared_between_threads(cell, layers, rows, threads, keep, set_threads, monkeypatch):
     """However many cores there are."""
-    network, x, lengths = problem(cell, units=150, rows=rows, steps=40)
+    network, x, lengths = problem(cell, units=150, rows=rows, steps=40, layers=layers)
     rule = threshold_for(network, x, lengths)
     expected = outcome(network, x, lengths, rule, keep, "compiled")
     monkeypatch.setattr(layer, "MIN_PARALLEL_SIZE", 0)
@@ -246,9 +247,10 @@ def test_a_row_with_a_missing_value_does_not_fire_after_it_and_others_do(lanes, 
     assert got.steps[1:].equal(expected.steps[1:])
 
 
-def test_backward_passes_can_be_repeated():
+@pytest.mark.parametrize("layers", [1, 2])
+def test_backward_passes_can_be_repeated(layers):
     for keep in ("answer", "read"):
-        network, x, lengths = problem("LSTM")
+        network, x, lengths = problem("LSTM", layers=layers)
         parameters = list(network.parameters())
         loss = run(network, x, lengths, rc.Threshold(0.6), keep, "compiled").logits.square().sum()
         first, second = (torch.autograd.grad(loss, parameters, retain_graph=True) for _ in range(2))
@@ -318,13 +320,23 @@ def test_denormal_numbers_are_flushed_only_while_it_runs():
     assert torch.tensor(1e-38).div(8) > 0
 
 
+@pytest.mark.parametrize("keep", ["answer", "read"])
+def test_a_stack_of_cells_of_one_kind_and_size(keep):
+    network, x, lengths = problem("GRU", layers=2)
+    lower, upper = rc.cells.GRU(3, 13, 2), rc.cells.GRU(13, 13)
+    lower.load_state_dict(network.cell.state_dict())
+    network.cell = rc.cells.Stack(lower, upper)
+    assert choose(network, x, rc.Threshold(0.6)).name == "compiled"
+    assert_gives_what_the_reference_gives(network, x, lengths, rc.Threshold(0.6), keep)
+
+
 def test_what_it_cannot_run():
     (network, x, _), rule = problem("LSTM"), rc.Threshold(0.6)
-    deep = rc.Network(rc.cells.LSTM(3, 4, num_layers=2), 3)
     dropout = rc.Network(rc.cells.LSTM(3, 4), 3, nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)))
     for refused, inputs, by, said in (
-        (deep, x, rule, "of one layer"),
-        (rc.Network(rc.cells.LIF(3, 3, emits="membranes"), 3), x, rule, "of one layer"),
+        (rc.Network(rc.cells.LIF(3, 3, emits="membranes"), 3), x, rule, "LSTMs and GRUs"),
+        (rc.Network(rc.cells.Stack(rc.cells.GRU(3, 4), rc.cells.GRU(4, 5)), 3), x, rule, "one kind and size"),
+        (rc.Network(rc.cells.Stack(rc.cells.CausalConv(3, 4, 2), rc.cells.GRU(4, 4)), 3), x, rule, "one kind and size"),
         (problem("LSTM")[0].double(), x.double(), rule, "float32"),
         (network, x, rc.Patience(rule, 2), "Patience is not a table"),
         (network, x, Later(0.6), "Later is not a table"),

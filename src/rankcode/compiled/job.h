@@ -33,9 +33,9 @@ typedef struct Job {
     /* The projections of a slot: the steps left, the next of them, and where they are. */
     int64_t projected[MAX_SLOTS], position[MAX_SLOTS], buffer[MAX_SLOTS];
     /* What the backward pass needs, or NULL: an entry for each step of a row that was read, `width` numbers in chunks of
-       1 << shift entries. See `entry_at`. */
+       1 << shift entries, those of a layer from `offset` on. See `entry_at`. */
     float **chunks;
-    int64_t shift, width, entries, capacity, full;
+    int64_t shift, width, offset, entries, capacity, full;
     int64_t *place, *previous; /* of each entry: row · steps + step; the entry of the step before, or -1 */
     int64_t *last_entry;       /* of each row */
     /* Gradients: those of the features and of the cell after the last step, or NULL, are given; those of the state before
@@ -49,4 +49,7 @@ typedef struct Job {
     struct Job *const *team;
     int64_t team_size, number, together;
     struct Crew *crew;
+    /* The layers above and below, of as many units, or NULL. The job of the lowest layer has the rows and what belongs to
+       them. */
+    struct Job *upper, *lower;
 } Job;

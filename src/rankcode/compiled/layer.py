@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from ctypes import addressof, byref, c_void_p
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rankcode.compiled.library import NEW, functions
+from rankcode.compiled.library import NEW, Job, functions
 from rankcode.compiled.threads import in_threads, openmp
 
 SLOTS = 48  # rows at once in a thread: their state stays in the processor's first caches
@@ -30,6 +32,7 @@ class Layer:
     in `ends`, or until a rule fires, whose fields of the job the caller sets. `state`: hidden state and, for an LSTM,
     cell before the first step, [rows, units], instead of zeros. `every_step`: the features of every step read are
     returned, not only of the last. `saves`: what the backward pass needs is kept. `threads`: how many there may be.
+    `above`: the weights of layers above this one, of as many units. The features are those of the topmost.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Layer:
         state: tuple[Tensor, ...] = (),
         every_step: bool = False,
         saves: bool = False,
+        above: Sequence[tuple[Tensor, ...]] = (),
     ):
         rows, steps, features = inputs.shape
         units = weights[1].shape[1]
@@ -55,18 +59,21 @@ class Layer:
         self.saves, self.every_step = saves, every_step
         self.job = job = NEW.copy()
         job.lanes = min(functions().most_lanes(), 8 if units <= 8 else 16)
-        job.gru, job.inputs, job.units, job.rows, job.steps = self.gates == 3, features, units, rows, steps
+        job.gru, job.units, job.rows, job.steps = self.gates == 3, units, rows, steps
         job.padded, job.ahead, job.every_step = self.padded(units), AHEAD, every_step
         job.row_stride, job.step_stride = units, rows * units
         job.x, job.ends = self.inputs.data_ptr(), self.ends.data_ptr()
-        lines, sizes = self.gates * units, ((features,), (units,), (), ())
-        # In memory, as long as the job.
-        self.kept = [checked(part, lines, *size) for part, size in zip(weights, sizes, strict=True)]
-        job.weight_ih, job.weight_hh, job.bias_ih, job.bias_hh = (part.data_ptr() for part in self.kept)
+        self.kept: list[Tensor] = []  # in memory, as long as the job
+        self.jobs = [job]  # from the lowest layer to the topmost
+        self._set_weights(job, features, weights)
+        for parts in above:
+            self.jobs.append(job.copy())
+            self._set_weights(self.jobs[-1], units, parts)
+        link(self.jobs)
+        self.size = (rows * steps + PACKING) * sum([part.numel() for part in self.kept])
         for name, part in zip(("first_hidden", "first_cell"), state, strict=False):
             self.kept.append(checked(part, rows, units))
             setattr(job, name, self.kept[-1].data_ptr())
-        self.size = (rows * steps + PACKING) * sum(part.numel() for part in self.kept[:2])
         parallel = self.size >= MIN_PARALLEL_SIZE and openmp() is not None
         # A step of few rows takes as long as reading the weights, so threads share these rather than the rows.
         shared = min(threads, job.padded // job.lanes // 2)
@@ -77,6 +84,13 @@ class Layer:
         job.slots = min(SLOTS, -(-rows // job.stride))
         self.shares: list[_Share] = []
         self.of_inputs: Tensor | None = None  # set it to have the gradients of the inputs that are read written there
+
+    def _set_weights(self, job: Job, features: int, weights: tuple[Tensor, ...]) -> None:
+        lines, sizes = self.gates * job.units, ((features,), (job.units,), (), ())
+        parts = [checked(part, lines, *size) for part, size in zip(weights, sizes, strict=True)]
+        self.kept += parts
+        job.inputs = features
+        job.weight_ih, job.weight_hh, job.bias_ih, job.bias_hh = [part.data_ptr() for part in parts]
 
     def memory(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """New memory for a field of the job."""
@@ -93,11 +107,16 @@ class Layer:
         """The features of each row's last step read, [rows, units], or, with `every_step`, [steps, rows, units], of
         which those of steps that are not read are not set."""
         job, (rows, steps, _) = self.job, self.inputs.shape
-        packed = _FREE.take(functions().packed_size(byref(job), self.saves))
-        job.packed = address_of(packed)
+        packed = []
+        for each in self.jobs:
+            packed.append(_FREE.take(functions().packed_size(byref(each), self.saves)))
+            each.packed = address_of(packed[-1])
         if self.saves:
             self.memory("last_entry", rows, dtype=torch.int64)
-            job.width = (5 if job.gru else 6) * job.padded
+            job.width = 0
+            for each in self.jobs:  # gates, hidden state and cell; above the lowest layer inputs
+                each.offset = job.width
+                job.width += (5 + (not job.gru) + (each is not job)) * job.padded
         features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
         job.features = features.data_ptr()
         self.shares = [_Share(self, number) for number in range(self.threads)]
@@ -111,7 +130,7 @@ class Layer:
         if self.saves:
             self.packed = packed
         else:
-            free.append(packed)
+            free += packed
         _FREE.keep(free)
         return features
 
@@ -127,22 +146,24 @@ class Layer:
             self.read()
         gradient, job = gradient.contiguous(), self.job
         of_cell = None if of_cell is None else of_cell.contiguous()
-        of_weights = [torch.empty_like(part) for part in self.kept[:4]]
-        sums = _FREE.take(4 * job.units * (job.inputs + job.units + 2 + job.lanes))
+        of_weights = [torch.empty_like(part) for part in self.kept[: 4 * len(self.jobs)]]
+        sums = [_FREE.take(4 * each.units * (each.inputs + each.units + 2 + each.lanes)) for each in self.jobs]
         for share in self.shares:
             own = share.job
             own.gradient = gradient.data_ptr()
             own.of_last_cell = None if of_cell is None else of_cell.data_ptr()
             own.of_first_hidden, own.of_first_cell = job.of_first_hidden, job.of_first_cell
-            own.of_weight_ih, own.of_weight_hh, own.of_bias_ih, own.of_bias_hh = (
-                part.data_ptr() for part in of_weights
-            )
-            own.sums, own.next, own.live = address_of(sums), share.first, 0
+            own.next, own.live = share.first, 0
+            for number, each in enumerate(share.jobs):
+                each.of_weight_ih, each.of_weight_hh, each.of_bias_ih, each.of_bias_hh = (
+                    part.data_ptr() for part in of_weights[4 * number : 4 * number + 4]
+                )
+                each.sums = address_of(sums[number])
         in_threads(functions().go_back, self.team, self.size)
         for share in self.shares:
             if self.of_inputs is not None:
                 share.set_input_gradients(self.kept[0], self.of_inputs.view(-1, job.inputs))
-        _FREE.keep([sums, self.packed, *(array for share in self.shares for array in share.unused(0))])
+        _FREE.keep([*sums, *self.packed, *(array for share in self.shares for array in share.unused(0))])
         self.shares = []
         return of_weights
 
@@ -151,12 +172,16 @@ class _Share:
     """The rows of one thread, and what is kept of their steps."""
 
     def __init__(self, layer: Layer, number: int):
-        self.job = job = layer.job.copy()
+        self.jobs = [each.copy() for each in layer.jobs]
+        self.job = job = self.jobs[0]
+        link(self.jobs)
         # If all rows are the first thread's, the others have none.
         job.next = self.first = job.rows if job.together and number else number
         size = 3 * job.padded + job.padded_classes + job.padded_inner + job.ahead * layer.gates * job.padded
-        self.work = torch.empty(job.slots * size)
-        job.work = self.work.data_ptr()
+        self.work = []
+        for each in self.jobs:
+            self.work.append(torch.empty(job.slots * (size if each is job else (3 + layer.gates) * job.padded)))
+            each.work = self.work[-1].data_ptr()
         self.arrays: list[np.ndarray] = []
         self.chunks: list[Tensor] = []
         if layer.saves:
@@ -168,7 +193,8 @@ class _Share:
             few, most = (max(values // job.width, job.slots) for values in (FEW_VALUES, MAX_CHUNK_VALUES))
             job.shift = int(math.log2(2 * total if total <= few else min(most, max(total / 4, job.slots))))
             self.addresses = np.empty(-(-total >> job.shift), np.uintp)
-            job.chunks = address_of(self.addresses)
+            for each in self.jobs:
+                each.shift, each.width, each.chunks = job.shift, job.width, address_of(self.addresses)
             self.add_chunks()
 
     def add_chunks(self) -> None:
@@ -205,6 +231,12 @@ class _Share:
             found = part[:, skipped * job.padded : 4 * job.padded] @ weight
             of_inputs.index_copy_(0, self.place[first : first + len(part)], found)
             first += len(part)
+
+
+def link(jobs: list[Job]) -> None:
+    """Those of layers, from the lowest to the topmost."""
+    for lower, upper in pairwise(jobs):
+        lower.upper, upper.lower = addressof(upper), addressof(lower)
 
 
 def checked(part: Tensor, *shape: int) -> Tensor:

@@ -31,11 +31,11 @@ class Job(ctypes.Structure):
         *_fields(c_int64, "live swapped"),
         *_fields(c_int64 * MAX_SLOTS, "row step entry projected position buffer"),
         *_fields(c_void_p, "chunks"),
-        *_fields(c_int64, "shift width entries capacity full"),
+        *_fields(c_int64, "shift width offset entries capacity full"),
         *_fields(c_void_p, "place previous last_entry gradient of_last_cell of_first_hidden of_first_cell"),
         *_fields(c_void_p, "of_weight_ih of_weight_hh of_bias_ih of_bias_hh sums team"),
         *_fields(c_int64, "team_size number together"),
-        *_fields(c_void_p, "crew"),
+        *_fields(c_void_p, "crew upper lower"),
     ]
 
     def copy(self) -> Job:

@@ -16,7 +16,7 @@ enum { RELU, TANH, SIGMOID };
 enum { ENTRIES = 128 }; /* at once for the gradients of the weights: a panel of their columns stays in the first cache */
 
 typedef struct {
-    int64_t input, hidden, bias, recall, back, inner, inner_bias, last, last_bias, end;
+    int64_t input, hidden, bias, recall, back, back_input, inner, inner_bias, last, last_bias, end;
 } Offsets;
 
 /* Where each part of the packed weights begins. */
@@ -32,15 +32,24 @@ static inline Offsets packed_offsets(const Job *job) {
     found.last = found.inner_bias + job->padded_inner;
     found.last_bias = found.last + (job->inner ? job->inner : job->units) * job->padded_classes;
     found.back = found.last_bias + job->padded_classes; /* last, because inference does without */
-    found.end = found.back + gates * job->padded * job->padded;
+    found.back_input = found.back + gates * job->padded * job->padded;
+    found.end = found.back_input + (job->lower != NULL ? gates * job->padded * job->padded : 0);
     return found;
 }
 
 /* What is kept of a step: input gate, forget gate, candidate and output gate (for a GRU the contribution of the hidden
    state to the candidate, reset gate, update gate and candidate), replaced by their gradients in the backward pass; the
-   hidden state before and, for an LSTM, the cell before. */
+   hidden state before and, for an LSTM, the cell before; in an upper layer the inputs. */
 static inline float *entry_at(const Job *job, int64_t entry) {
-    return job->chunks[entry >> job->shift] + (entry & (((int64_t)1 << job->shift) - 1)) * job->width;
+    return job->chunks[entry >> job->shift] + (entry & (((int64_t)1 << job->shift) - 1)) * job->width + job->offset;
+}
+
+static inline float *kept_inputs(const Job *job, float *entry) { return entry + (job->gru ? 5 : 6) * job->padded; }
+
+/* The job of a layer above, or NULL. */
+static inline const Job *layer_at(const Job *job, int64_t level) {
+    while (job != NULL && level-- > 0) job = job->upper;
+    return job;
 }
 
 /* The sums of the gradients of a gate's weights: those of the inputs, the bias, those of the hidden state and, for a GRU, the
@@ -108,9 +117,9 @@ static void pack_layer(const Job *job, const float *weights, const float *bias, 
     }
 }
 
-/* The recurrent weights for the backward pass: from the gradients of the gates to that of the hidden state. Every job packs
-   some of them. */
-static void pack_back(const Job *job, float *to) {
+/* The weights [gates · units, units] of the hidden state, or of an upper layer's inputs, for the backward pass: from the
+   gradients of the gates to that. A GRU's candidate is gate `candidate`. Every job packs some of them. */
+static void pack_back(const Job *job, const float *weights, int64_t candidate, float *to) {
     const int64_t gates = job->gru ? 3 : 4, units = job->units, padded = job->padded;
     for (int64_t begin = 0, panel = 0, width; begin < padded; begin += width, panel++) {
         width = panel_vectors((padded - begin) / job->lanes) * job->lanes;
@@ -119,10 +128,10 @@ static void pack_back(const Job *job, float *to) {
             continue;
         }
         for (int64_t k = 0; k < gates * padded; k++, to += width) {
-            int64_t gate = job->gru ? (k / padded + 2) % 3 : k / padded, unit = k % padded; /* a GRU's candidate is first */
+            int64_t gate = job->gru ? (k / padded + 2 - candidate) % 3 : k / padded, unit = k % padded;
             int64_t real = unit < units ? units - begin : 0;
             real = real < 0 ? 0 : real > width ? width : real;
-            memcpy(to, job->weight_hh + (gate * units + unit) * units * (real > 0) + begin * (real > 0), real * sizeof(float));
+            memcpy(to, weights + (gate * units + unit) * units * (real > 0) + begin * (real > 0), real * sizeof(float));
             memset(to + real, 0, (width - real) * sizeof(float));
         }
     }
@@ -137,9 +146,15 @@ static void pack(Job *job) {
     const Offsets at = packed_offsets(job);
     const int64_t gates = job->gru ? 3 : 4, units = job->units, width = gates * job->lanes;
     float *packed = job->packed;
+    if (job->upper != NULL) {
+        job->upper->team_size = job->team_size;
+        job->upper->number = job->number;
+        pack(job->upper);
+    }
     pack_gates(job, job->weight_ih, job->inputs, packed + at.input);
     pack_gates(job, job->weight_hh, units, packed + at.hidden);
-    if (job->chunks != NULL) pack_back(job, packed + at.back);
+    if (job->chunks != NULL) pack_back(job, job->weight_hh, 0, packed + at.back);
+    if (job->chunks != NULL && job->lower != NULL) pack_back(job, job->weight_ih, 2, packed + at.back_input);
     if (job->number) return;
     memset(packed + at.bias, 0, (gates + 1) * job->padded * sizeof(float));
     for (int64_t gate = 0; gate < gates; gate++)
@@ -164,17 +179,19 @@ static inline void copy_part(float *to, int64_t begin, int64_t end, const float 
     if (low < high) memcpy(to + low - begin, from + low - first, (high - low) * sizeof(float));
 }
 
-/* What the gates of some entries were computed from: the inputs, a 1, the hidden state before and another 1. Of these the columns
-   from `begin` to `end`, or as many as `width`, and 0 in the rest. */
+/* What the gates of some entries were computed from: the inputs, a 1, the hidden state before and another 1. Of these the
+   columns from `begin` to `end`, or as many as `width`, and 0 in the rest. */
 static void columns_before(const Job *job, int64_t entry, int64_t count, int64_t begin, int64_t end, int64_t width, float *to) {
     const int64_t inputs = job->inputs, units = job->units;
     const float one = 1.0f;
     if (end > begin + width) end = begin + width;
     else memset(to, 0, count * width * sizeof(float));
     for (const int64_t last = entry + count; entry < last; entry++, to += width) {
-        copy_part(to, begin, end, job->x + job->place[entry] * inputs, 0, inputs);
+        float *kept = entry_at(job, entry);
+        const float *x = job->lower != NULL ? kept_inputs(job, kept) : job->x + job->place[entry] * inputs;
+        copy_part(to, begin, end, x, 0, inputs);
         copy_part(to, begin, end, &one, inputs, 1);
-        copy_part(to, begin, end, entry_at(job, entry) + 4 * job->padded, inputs + 1, units);
+        copy_part(to, begin, end, kept + 4 * job->padded, inputs + 1, units);
         copy_part(to, begin, end, &one, inputs + 1 + units, 1);
     }
 }

@@ -216,6 +216,8 @@ typedef struct {
     NAME(Places) at;
     float *buffers;
     int64_t waiting[MAX_SLOTS], count; /* the slots that have no projected inputs left */
+    const float *below[MAX_SLOTS];     /* in an upper layer: its inputs, and where they are projected */
+    float *gates[MAX_SLOTS];
 } NAME(Step);
 
 /* Advance all slots by one step: the units of a panel. */
@@ -254,6 +256,40 @@ TARGET static void NAME(project)(void *data, int64_t number) {
             NAME(panels)(to, begin, from, panel, number * LANES * gates, job->inputs, rows, gates);
         }
     }
+}
+
+/* The same in an upper layer, for all slots. */
+TARGET static void NAME(project_upper)(void *data, int64_t number) {
+    const NAME(Step) *step = data;
+    const Job *job = step->job;
+    const int64_t gates = job->gru ? 3 : 4;
+    const Offsets offsets = packed_offsets(job);
+    const float *begin[MAX_SLOTS];
+    for (int64_t slot = 0; slot < job->live; slot++) begin[slot] = job->packed + offsets.bias;
+    NAME(panels)(step->gates, begin, step->below, job->packed + offsets.input + number * job->inputs * gates * LANES,
+                 number * LANES * gates, job->inputs, job->live, gates);
+}
+
+/* Advance all slots of an upper layer by one step, given the features of the layer below. */
+FUNCTION float *NAME(advance_upper)(const Job *job, Job *upper, const float *below) {
+    const int64_t padded = job->padded, block = job->slots * padded;
+    float *hidden = upper->work + job->swapped * block, *after = upper->work + !job->swapped * block;
+    float *cell = upper->work + 2 * block, *gates = cell + block;
+    NAME(Step) step = {.job = upper};
+    upper->live = job->live;
+    for (int64_t slot = 0; slot < job->live; slot++) {
+        step.below[slot] = below + slot * padded;
+        step.at.projected[slot] = step.gates[slot] = gates + slot * (job->gru ? 3 : 4) * padded;
+        step.at.hidden[slot] = hidden + slot * padded;
+        step.at.after[slot] = after + slot * padded;
+        step.at.cell[slot] = cell + slot * padded;
+        if (upper->chunks == NULL) continue;
+        step.at.entry[slot] = entry_at(upper, job->entry[slot]);
+        memcpy(kept_inputs(upper, step.at.entry[slot]), step.below[slot], padded * sizeof(float));
+    }
+    share(job->crew, NAME(project_upper), &step, padded / LANES);
+    share(job->crew, NAME(advance), &step, padded / LANES);
+    return after;
 }
 
 /* Find the slots that have no projected inputs left, and how many of their inputs are multiplied now. */
@@ -335,8 +371,10 @@ TARGET static void NAME(forward)(Job *job) {
             job->row[slot] = job->next;
             job->step[slot] = job->projected[slot] = 0;
             job->entry[slot] = -1;
-            memset(hidden + slot * padded, 0, padded * sizeof(float));
-            memset(cell + slot * padded, 0, padded * sizeof(float));
+            for (const Job *layer = job; layer != NULL; layer = layer->upper) {
+                memset(layer->work + job->swapped * block + slot * padded, 0, padded * sizeof(float));
+                memset(layer->work + 2 * block + slot * padded, 0, padded * sizeof(float));
+            }
             if (job->first_hidden != NULL) memcpy(hidden + slot * padded, job->first_hidden + job->next * job->units, size);
             if (job->first_cell != NULL) memcpy(cell + slot * padded, job->first_cell + job->next * job->units, size);
         }
@@ -358,21 +396,23 @@ TARGET static void NAME(forward)(Job *job) {
             }
         }
         share(job->crew, NAME(advance), &current, padded / LANES);
-        if (job->table != NULL) NAME(logits)(job, after, inner, logits);
+        const float *found = after; /* the features of the topmost layer */
+        for (Job *upper = job->upper; upper != NULL; upper = upper->upper) found = NAME(advance_upper)(job, upper, found);
+        if (job->table != NULL) NAME(logits)(job, found, inner, logits);
         for (int64_t slot = job->live - 1; slot >= 0; slot--) {
             int64_t row = job->row[slot], step = job->step[slot]++;
             const float *own = logits + slot * job->padded_classes;
             int fired = job->table != NULL && NAME(fires)(job, own, job->table + step * job->padded_classes);
             job->position[slot]++;
             job->projected[slot]--;
-            if (job->every_step) memcpy(features_at(job, row, step), after + slot * padded, size);
+            if (job->every_step) memcpy(features_at(job, row, step), found + slot * padded, size);
             if (!fired && job->step[slot] < job->ends[row]) continue;
             if (job->table != NULL) {
                 job->answered[row] = job->step[slot];
                 job->fired[row] = (unsigned char)fired;
                 memcpy(job->logits + row * job->classes, own, job->classes * sizeof(float));
             }
-            if (!job->every_step) memcpy(features_at(job, row, 0), after + slot * padded, size);
+            if (!job->every_step) memcpy(features_at(job, row, 0), found + slot * padded, size);
             if (job->last_cell != NULL) memcpy(job->last_cell + row * job->units, cell + slot * padded, size);
             if (job->chunks != NULL) job->last_entry[row] = job->entry[slot];
             int64_t last = --job->live; /* the last slot moves here */
@@ -385,8 +425,11 @@ TARGET static void NAME(forward)(Job *job) {
             job->entry[slot] = job->entry[last];
             job->projected[slot] = job->projected[last];
             job->position[slot] = job->position[last];
-            memcpy(after + slot * padded, after + last * padded, padded * sizeof(float));
-            memcpy(cell + slot * padded, cell + last * padded, padded * sizeof(float));
+            for (const Job *layer = job; layer != NULL; layer = layer->upper) {
+                float *own = layer->work + !job->swapped * block, *own_cell = layer->work + 2 * block;
+                memcpy(own + slot * padded, own + last * padded, padded * sizeof(float));
+                memcpy(own_cell + slot * padded, own_cell + last * padded, padded * sizeof(float));
+            }
         }
         job->swapped = !job->swapped;
     }
@@ -423,61 +466,86 @@ INLINE void NAME(gru_back)(const float *hidden, float *passed, float *gates, int
 }
 
 /* A row has been taken back to its first step: the last slot moves to its place. */
-FUNCTION void NAME(leave)(Job *job, int64_t slot, float *next, float *cell) {
-    const int64_t last = --job->live, padded = job->padded;
+FUNCTION void NAME(leave)(Job *job, int64_t slot, int64_t next) {
+    const int64_t last = --job->live, padded = job->padded, size = padded * sizeof(float);
     job->row[slot] = job->row[last];
     job->entry[slot] = job->entry[last];
-    memmove(next + slot * padded, next + last * padded, padded * sizeof(float));
-    memmove(cell + slot * padded, cell + last * padded, padded * sizeof(float));
+    for (const Job *layer = job; layer != NULL; layer = layer->upper) {
+        float *to = layer->work + slot * padded, *from = layer->work + last * padded;
+        memmove(to + next, from + next, size);
+        memmove(to + 2 * job->slots * padded, from + 2 * job->slots * padded, size);
+    }
+}
+
+/* The gradients of hidden states += those of the gates of these entries · weights. */
+INLINE void NAME(dense_back)(const Job *job, const Job *layer, const int64_t *entry, const float *weights, int64_t first,
+                               float *hidden) {
+    const float *from[MAX_SLOTS];
+    float *to[MAX_SLOTS];
+    for (int64_t slot = 0; slot < job->live; slot++) {
+        from[slot] = entry_at(layer, entry[slot]) + first;
+        to[slot] = hidden + slot * job->padded;
+    }
+    NAME(dense)(job->crew, to, from, weights, (job->gru ? 3 : 4) * job->padded, job->padded, job->live);
 }
 
 /* From the last step of every row to the first. */
 TARGET static void NAME(backward)(Job *job) {
     const int64_t padded = job->padded, block = job->slots * padded, units = job->units, size = units * sizeof(float);
-    float *hidden = job->work, *next = hidden + block, *cell = next + block;
-    const float *weights = job->packed + packed_offsets(job).back;
-    memset(job->work, 0, 3 * block * sizeof(float)); /* units past the last keep a gradient of zero */
-    for (;;) {
+    const Job *top = job;
+    while (top->upper != NULL) top = top->upper;
+    /* Units past the last keep a gradient of zero. */
+    for (const Job *layer = job; layer != NULL; layer = layer->upper) memset(layer->work, 0, 3 * block * sizeof(float));
+    for (int64_t swapped = 0;; swapped = !swapped) {
+        /* Where the gradients are in `work`: of the hidden states, of those before, and of the cells. */
+        const int64_t now = swapped * block, next = !swapped * block, cell = 2 * block;
         for (; job->live < job->slots && job->next < job->rows; job->next += job->stride) {
             int64_t slot = job->live++, row = job->next;
             job->row[slot] = row;
             job->entry[slot] = job->last_entry[row];
-            if (job->every_step) memset(hidden + slot * padded, 0, size);
-            else memcpy(hidden + slot * padded, job->gradient + row * job->row_stride, size);
-            if (job->of_last_cell != NULL) memcpy(cell + slot * padded, job->of_last_cell + row * units, size);
-            else memset(cell + slot * padded, 0, size);
+            for (const Job *layer = job; layer != NULL; layer = layer->upper) {
+                memset(layer->work + now + slot * padded, 0, size);
+                memset(layer->work + cell + slot * padded, 0, size);
+            }
+            if (!job->every_step) memcpy(top->work + now + slot * padded, job->gradient + row * job->row_stride, size);
+            if (job->of_last_cell != NULL) memcpy(job->work + cell + slot * padded, job->of_last_cell + row * units, size);
         }
         if (!job->live) return;
-        const float *from[MAX_SLOTS];
-        float *to[MAX_SLOTS];
-        for (int64_t slot = job->live - 1; slot >= 0; slot--) {
-            int64_t entry = job->entry[slot];
-            float *kept = entry_at(job, entry), *own = hidden + slot * padded;
-            if (job->every_step) {
-                int64_t row = job->row[slot], step = job->place[entry] - row * job->steps;
-                const float *gradient = job->gradient + row * job->row_stride + step * job->step_stride;
-                for (int64_t unit = 0; unit < units; unit++) own[unit] += gradient[unit];
-            }
-            if (job->gru) NAME(gru_back)(own, next + slot * padded, kept, padded);
-            else NAME(lstm_back)(own, cell + slot * padded, kept, padded);
-            from[slot] = kept;
-            job->entry[slot] = job->previous[entry];
-            if (job->entry[slot] >= 0 || job->of_first_hidden != NULL) continue;
-            from[slot] = from[job->live - 1]; /* nobody needs the gradient of the state before the first step */
-            NAME(leave)(job, slot, next, cell);
+        int64_t entry[MAX_SLOTS];
+        for (int64_t slot = 0; slot < job->live; slot++) {
+            entry[slot] = job->entry[slot];
+            if (!job->every_step) continue;
+            int64_t row = job->row[slot], step = job->place[entry[slot]] - row * job->steps;
+            const float *gradient = job->gradient + row * job->row_stride + step * job->step_stride;
+            float *own = top->work + now + slot * padded;
+            for (int64_t unit = 0; unit < units; unit++) own[unit] += gradient[unit];
         }
-        for (int64_t slot = 0; slot < job->live; slot++) to[slot] = next + slot * padded;
-        if (!job->gru) memset(next, 0, job->live * padded * sizeof(float));
-        NAME(dense)(job->crew, to, from, weights, (job->gru ? 3 : 4) * padded, padded, job->live);
+        for (const Job *layer = top; layer != NULL; layer = layer->lower) {
+            for (int64_t slot = 0; slot < job->live; slot++) {
+                float *own = layer->work + slot * padded, *kept = entry_at(layer, entry[slot]);
+                if (job->gru) NAME(gru_back)(own + now, own + next, kept, padded);
+                else NAME(lstm_back)(own + now, own + cell, kept, padded);
+            }
+            if (layer->lower != NULL) /* a GRU's gradient of the candidate itself is the last */
+                NAME(dense_back)(job, layer, entry, layer->packed + packed_offsets(layer).back_input, job->gru ? padded : 0,
+                                 layer->lower->work + now);
+        }
+        for (int64_t slot = job->live - 1; slot >= 0; slot--) {
+            job->entry[slot] = job->previous[entry[slot]];
+            if (job->entry[slot] >= 0 || job->of_first_hidden != NULL) continue;
+            entry[slot] = entry[job->live - 1]; /* nobody needs the gradient of the state before the first step */
+            NAME(leave)(job, slot, next);
+        }
+        for (const Job *layer = job; layer != NULL; layer = layer->upper) {
+            if (!job->gru) memset(layer->work + next, 0, job->live * padded * sizeof(float));
+            NAME(dense_back)(job, layer, entry, layer->packed + packed_offsets(layer).back, 0, layer->work + next);
+        }
         for (int64_t slot = job->live - 1; slot >= 0; slot--) {
             if (job->entry[slot] >= 0) continue;
-            memcpy(job->of_first_hidden + job->row[slot] * units, next + slot * padded, size);
-            if (!job->gru) memcpy(job->of_first_cell + job->row[slot] * units, cell + slot * padded, size);
-            NAME(leave)(job, slot, next, cell);
+            memcpy(job->of_first_hidden + job->row[slot] * units, job->work + next + slot * padded, size);
+            if (!job->gru) memcpy(job->of_first_cell + job->row[slot] * units, job->work + cell + slot * padded, size);
+            NAME(leave)(job, slot, next);
         }
-        float *other = hidden;
-        hidden = next;
-        next = other;
     }
 }
 
@@ -504,10 +572,11 @@ INLINE void NAME(outer)(float *to, int64_t stride, float *const *gates, int64_t 
         }
 }
 
-/* The gradients of the weights of some units, from the entries of all jobs. */
-TARGET static void NAME(gradients)(Job *job) {
-    const int64_t units = job->units, inputs = job->inputs, gru = job->gru, stride = sums_at(job, 0, 1) - job->sums;
-    const int64_t begin = units * job->number / job->team_size, end = units * (job->number + 1) / job->team_size;
+/* The gradients of the weights of some units of a layer, from the entries of all jobs. */
+FUNCTION void NAME(layer_gradients)(const Job *job, int64_t level, int64_t begin, int64_t end) {
+    const Job *layer = layer_at(job, level);
+    const int64_t units = job->units, inputs = layer->inputs, gru = job->gru;
+    const int64_t stride = sums_at(layer, 0, 1) - layer->sums;
     float panel[ENTRIES * 4 * LANES], *gates[ENTRIES];
     for (int64_t part = 0; part <= gru; part++) {
         /* Of a GRU the first gate does not read the inputs, and the last not the hidden state. */
@@ -516,8 +585,8 @@ TARGET static void NAME(gradients)(Job *job) {
         int add = 0;
         for (int64_t member = 0; member < job->team_size; member++)
             for (int64_t entry = 0; entry < job->team[member]->entries; entry += ENTRIES, add = 1) {
-                const Job *from = job->team[member];
-                const int64_t count = from->entries - entry < ENTRIES ? from->entries - entry : ENTRIES;
+                const Job *from = layer_at(job->team[member], level);
+                const int64_t left = job->team[member]->entries - entry, count = left < ENTRIES ? left : ENTRIES;
                 for (int64_t k = 0; k < count; k++) gates[k] = entry_at(from, entry + k);
                 for (int64_t column = first, vectors; column < last; column += vectors * LANES) {
                     vectors = panel_vectors((last - column + LANES - 1) / LANES);
@@ -525,7 +594,7 @@ TARGET static void NAME(gradients)(Job *job) {
                     for (int64_t gate = first_gate; gate < last_gate; gate++)
                         for (int64_t unit = begin, rows; unit < end; unit += rows) {
                             rows = end - unit < TILE ? end - unit : TILE;
-                            float *to = sums_at(job, gate, unit) + column;
+                            float *to = sums_at(layer, gate, unit) + column;
                             const int64_t at = gate * job->padded + unit;
                             switch (vectors) {
                             case 4: FOR_ROWS(rows, NAME(outer)(to, stride, gates, at, panel, count, add, ROWS, 4)) break;
@@ -536,7 +605,12 @@ TARGET static void NAME(gradients)(Job *job) {
                 }
             }
     }
-    set_gradients(job, begin, end);
+    set_gradients(layer, begin, end);
+}
+
+TARGET static void NAME(gradients)(Job *job) {
+    const int64_t begin = job->units * job->number / job->team_size, end = job->units * (job->number + 1) / job->team_size;
+    for (int64_t level = 0; layer_at(job, level) != NULL; level++) NAME(layer_gradients)(job, level, begin, end);
 }
 
 #undef V

@@ -7,6 +7,7 @@ the gradients of the weights are matrix multiplications over the steps that were
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from rankcode.engines.run import (
     Keep,
     Run,
     decide_rows,
-    has_fused_step,
+    layers_of,
     planted_steps,
     readout_of,
     table_of,
@@ -37,8 +38,9 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
         return "it was not compiled when rankcode was installed: install a C compiler, then rankcode again"
     if inputs.device.type != "cpu":
         return f"the inputs are on {inputs.device}"
-    if not has_fused_step(network) or network.cell.num_layers > 1:
-        return "it runs LSTMs and GRUs of one layer"
+    layers = layers_of(network)
+    if layers is None or layers.below:
+        return "it runs LSTMs and GRUs, in a stack only those of one kind and size"
     if inputs.dtype != torch.float32:
         return f"it runs float32, the network is {inputs.dtype}"
     if torch.is_autocast_enabled("cpu"):
@@ -61,10 +63,12 @@ def run(
 
 
 def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Keep, threads: int) -> Run:
-    rows, planted, weights = len(inputs), planted_steps(rule, lengths), network.cell.weights(0)
+    rows, planted, cells = len(inputs), planted_steps(rule, lengths), layers_of(network).top  # type: ignore[union-attr]
+    lowest, *above = [cell.weights(number) for cell in cells for number in range(cell.num_layers)]
+    weights = [*lowest, *chain(*above)]
     gradients = torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights))
     ends = lengths if planted is None else planted.minimum(lengths)
-    layer = Layer(weights, inputs, ends, threads, every_step=keep == "read", saves=gradients)
+    layer = Layer(lowest, inputs, ends, threads, every_step=keep == "read", saves=gradients, above=above)
     if planted is None:
         answered, fired, logits = _add_rule(layer, network, rule)
     else:

@@ -73,11 +73,6 @@ class Engine(Protocol):
         ...
 
 
-def has_fused_step(network: Network) -> bool:
-    """Whether the cell is our LSTM or GRU as it is, whose steps some engines compute without calling the cell."""
-    return network.checkpoints is None and _is_as_it_is(network.cell, LSTM, GRU)
-
-
 def _is_as_it_is(cell: nn.Module, *kinds: type) -> bool:
     """Whether it is a cell of one of these classes, with nothing added to it."""
     return type_before_parametrizations(cell) in kinds and not (cell._forward_hooks or cell._forward_pre_hooks)
