@@ -43,10 +43,11 @@ def test_other_cells_are_compared_with_whole_sequences(cell):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("sizes", [(40, 30, 3, 8), (7, 5, 1, 1), (9, 20, 12, 30, 0)])
-def test_on_a_cpu_a_threshold_fires_at_the_planted_steps(cell, sizes, monkeypatch):
+def test_on_a_cpu_a_threshold_fires_at_the_planted_steps(cell, layers, sizes, monkeypatch):
     """A rule that told the engine where rows answer would save the readout of every step."""
-    runs, shape = [], Shape(*sizes, cell=cell)
+    runs, shape = [], Shape(*sizes, cell=cell, num_layers=layers)
 
     def noted(network, inputs, lengths, rule, *more):
         runs.append((rule, run(network, inputs, lengths, rule, *more)))

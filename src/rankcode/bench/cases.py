@@ -56,6 +56,7 @@ class Shape:
     readout_layer_size: int = 32  # 0: the readout is one linear layer
     num_classes: int = 11
     cell: CellName = "lstm"
+    num_layers: int = 1  # of an LSTM or a GRU
 
     @property
     def step_shape(self) -> tuple[int, ...]:
@@ -75,7 +76,7 @@ class Shape:
             return Network(cells.Stack(cells.CausalConv(*size, kernel_size=5), gru), outputs)
         if self.cell == "lif":
             return Network(cells.Stack(cells.LIF(*size), cells.LIF(self.hidden_size, self.hidden_size)), outputs)
-        cell, readout = (cells.LSTM if self.cell == "lstm" else cells.GRU)(*size), None
+        cell, readout = (cells.LSTM if self.cell == "lstm" else cells.GRU)(*size, self.num_layers), None
         if inner:
             readout = nn.Sequential(nn.Linear(self.hidden_size, inner), nn.ReLU(), nn.Linear(inner, outputs))
         return Network(cell, outputs, readout)
@@ -119,8 +120,8 @@ def make_cases(
 
 
 def _add_detector(network: Network) -> None:
-    """Make the first unit of the cell answer to SIGNAL in the first input, and to nothing else, and the readout sure of
-    the first class where it does."""
+    """Make the first unit of every layer answer to SIGNAL in the first input, and to nothing else, and the readout sure
+    of the first class where it does."""
     cell, half = network.cell, SIGNAL / 2
     if cell.gates == 4:  # enter, forget, candidate, leave
         from_signal, bias = (1.0, 0.0, 1.0, 0.0), (-half, -half, -half, half)
@@ -129,8 +130,11 @@ def _add_detector(network: Network) -> None:
     with torch.no_grad():
         for part in cell.parameters():
             part[:: cell.hidden_size] = 0.0  # the first unit of every gate
-        cell.weight_ih_l0[:: cell.hidden_size, 0] = torch.tensor(from_signal)
-        cell.bias_ih_l0[:: cell.hidden_size] = torch.tensor(bias)
+        for number in range(cell.num_layers):
+            of_input, _, of_bias, _ = (part[:: cell.hidden_size] for part in cell.weights(number))
+            # The unit of the layer below answers with tanh(1) or 1.
+            of_input[:, 0] = torch.tensor(from_signal) * (2 * SIGNAL if number else 1)
+            of_bias[:] = torch.tensor(bias)
         for layer in network.readout.modules():
             if isinstance(layer, nn.Linear):
                 layer.weight[:, 0], layer.weight[0], layer.bias[0] = 0.0, 0.0, 0.0

@@ -26,7 +26,8 @@ from rankcode.training.distributed import own_device
 from rankcode.training.out_of_memory import memory_for
 
 INSTEAD = ("check", "grid", "lengths", "epochs", "streams", "serving", "listen")  # of a step with each engine
-OF_A_SHAPE = ("batch_sizes", "steps", "input_size", "hidden_size", "cell", "threshold")
+SIZES = ("steps", "input_size", "hidden_size", "num_layers", "cell")
+OF_A_SHAPE = ("batch_sizes", *SIZES, "threshold")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Bench:
 
         rankcode bench
         rankcode bench --batch-sizes 64 --steps 200 --engines cpu whole
+        rankcode bench --cell gru --num-layers 2
         rankcode bench --cell conv-lstm --batch-sizes 64 --steps 10 --input-size 784 --hidden-size 20
         rankcode bench --grid 64 --device cpu
         rankcode bench --lengths 100 1000 10000 --batch-sizes 16 --input-size 8 --hidden-size 32
@@ -60,6 +62,8 @@ class Bench:
     """Values in a step."""
     hidden_size: int = 128
     """Units of the cell."""
+    num_layers: int = 1
+    """Layers of an LSTM or a GRU."""
     cell: CellName = "lstm"
     """Cell. stack is a convolution below two GRU layers; conv-lstm (with --hidden-size maps) and glimpses read
     square images of at most --input-size pixels; lif has two layers of spiking neurons."""
@@ -114,10 +118,14 @@ class Bench:
     """Measure nothing; check that every engine agrees with the reference on this device."""
 
     def run(self) -> None:
-        if min((*self.batch_sizes, self.steps, self.input_size, self.hidden_size, self.repeats, *self.lengths)) < 1:
+        sizes = self.steps, self.input_size, self.hidden_size, self.num_layers
+        if min((*self.batch_sizes, *sizes, self.repeats, *self.lengths)) < 1:
             raise ValueError(
-                "--batch-sizes, --steps, --lengths, --input-size, --hidden-size and --repeats must be at least 1"
+                "--batch-sizes, --steps, --lengths, --input-size, --hidden-size, --num-layers and --repeats must be at "
+                "least 1"
             )
+        if self.num_layers > 1 and self.cell not in ("lstm", "gru"):
+            raise ValueError("--num-layers needs --cell lstm or gru")
         for option, least in (("epochs", 2), ("grid", 1)):
             if (value := getattr(self, option)) is not None and value < least:
                 raise ValueError(f"--{option} must be at least {least}")
@@ -143,7 +151,7 @@ class Bench:
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
-        advice = "choose smaller --batch-sizes, --steps, --input-size or --hidden-size"
+        advice = "choose smaller --batch-sizes, --steps, --input-size, --hidden-size or --num-layers"
         with busy_cores(self.busy), memory_for("these measurements", advice):
             self._measure(device)
 
@@ -163,12 +171,10 @@ class Bench:
             return write(
                 {"machine": machine("cpu"), "grid": rows}, plot.plot_grid(shapes_measured), grid_table(shapes_measured)
             )
-        shapes = [
-            Shape(size, self.steps, self.input_size, self.hidden_size, cell=self.cell) for size in self.batch_sizes
-        ]
+        shapes = [Shape(rows, **{name: getattr(self, name) for name in SIZES}) for rows in self.batch_sizes]
 
         def about(shape: Shape) -> dict[str, Any]:
-            settings = {name: getattr(shape, name) for name in ("steps", "input_size", "hidden_size", "cell")}
+            settings = {name: getattr(shape, name) for name in SIZES}
             return {"machine": machine(device), **settings, "threshold": self.threshold or device == "cpu"}
 
         content = about(shapes[0])
