@@ -113,7 +113,7 @@ def test_version(capsys):
         ("train two-sequence --examples 1e308", "Invalid value"),
         (f"train two-sequence --examples {10**23}", "--examples 1e+23 is too long"),
         ("train two-sequence --precision float16", "precision float16 is for GPUs"),
-        ("train two-sequence --folder run --engine compiled --num-layers 2", "the engine compiled cannot run"),
+        ("train two-sequence --folder run --engine compiled --cell lif", "the engine compiled cannot run"),
         ("train two-sequence --num-layers 100000000", "--num-layers must be at most 1,000"),
         ("train two-sequence --hidden-size 0", "--hidden-size must be at least 1"),
         ("train spotting --data x", "--data does not apply to spotting"),
