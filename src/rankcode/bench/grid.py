@@ -45,7 +45,7 @@ class GridRow(NamedTuple):
         return tuple(auto / min(all_) for auto, *all_ in zip(self.auto, *self.ratios.values(), strict=True))
 
 
-def grid_shapes(count: int = 64) -> list[Shape]:
+def grid_shapes(count: int = 64, num_layers: int = 1) -> list[Shape]:
     """The speech network with two batch sizes, the shapes that small networks were first measured with, and a random
     choice, always the same, of all sizes. Their readout is one linear layer, except that of the speech network."""
     sizes = [(128, 81, 420, 128), (512, 81, 420, 128), (32, 100, 3, 64), (128, 100, 3, 64), (128, 40, 1, 125)]
@@ -55,9 +55,9 @@ def grid_shapes(count: int = 64) -> list[Shape]:
         rows, units = draw.choice((1, 4, 16, 32, 64, 128, 256, 512)), draw.choice((8, 16, 32, 64, 128, 256))
         if rows * steps * 4 * units * (inputs + units) < MAX_MULTIPLICATIONS:
             sizes.append((rows, steps, inputs, units))
-    speech = Shape()
+    of_speech = Shape().input_size, Shape().hidden_size
     return [
-        Shape(*size, speech.readout_layer_size if size[2:] == (speech.input_size, speech.hidden_size) else 0, cell=cell)
+        Shape(*size, Shape().readout_layer_size if size[2:] == of_speech else 0, cell=cell, num_layers=num_layers)
         for size in sizes
         for cell in ("lstm", "gru")
     ][:count]

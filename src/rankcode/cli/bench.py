@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rankcode.bench.cases import CellName, Shape, runnable
 from rankcode.bench.epochs import epochs_table, epochs_task, measure_epochs, with_sizes_of
-from rankcode.bench.grid import grid_shapes, grid_table, measure_grid
+from rankcode.bench.grid import GridRow, grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
 from rankcode.bench.listening_tracks import make_tracks
 from rankcode.bench.serving import Served, make_clips, measure_serving, running_server, serving_table
@@ -63,7 +63,7 @@ class Bench:
     hidden_size: int = 128
     """Units of the cell."""
     num_layers: int = 1
-    """Layers of an LSTM or a GRU."""
+    """Layers of an LSTM or a GRU, also with --grid."""
     cell: CellName = "lstm"
     """Cell. stack is a convolution below two GRU layers; conv-lstm (with --hidden-size maps) and glimpses read
     square images of at most --input-size pixels; lif has two layers of spiking neurons."""
@@ -78,7 +78,8 @@ class Bench:
     a CPU."""
     grid: int | None = None
     """Measure this many shapes of LSTM and GRU on a CPU instead, with `auto` and every fast engine: the speech network
-    first, later a random choice, always the same, from tiny to large."""
+    first, later a random choice, always the same, from tiny to large. If it is interrupted, the shapes measured so far
+    are written."""
     lengths: tuple[int, ...] = ()
     """Measure rows of these lengths instead, with `auto` and the first of the batch sizes: time and memory against the
     steps read. Default: none."""
@@ -144,6 +145,7 @@ class Bench:
             raise ValueError(f"--{given[0]} and --{given[1]} cannot be used together")
         changed = {each.name for each in fields(self) if each.init and getattr(self, each.name) != each.default}
         unused = changed.intersection(OF_A_SHAPE if self.check or self.grid is not None else ())
+        unused -= {"num_layers"} if self.grid is not None else set()
         if self.data is not None and not {"epochs", "serving", "listen"}.intersection(given):
             raise ValueError("--data needs --epochs, --serving or --listen")
         if unused:
@@ -166,11 +168,14 @@ class Bench:
             say(f"wrote {files.json} and {files.png}")
 
         if self.grid is not None:
-            shapes_measured = list(measure_grid(grid_shapes(self.grid), self.repeats))
-            rows = [each._asdict() | {"shape": asdict(each.shape)} for each in shapes_measured]
-            return write(
-                {"machine": machine("cpu"), "grid": rows}, plot.plot_grid(shapes_measured), grid_table(shapes_measured)
-            )
+            in_grid: list[GridRow] = []
+            try:
+                in_grid.extend(measure_grid(grid_shapes(self.grid, self.num_layers), self.repeats))
+            finally:  # Ctrl-C
+                rows = [each._asdict() | {"shape": asdict(each.shape)} for each in in_grid]
+                if in_grid:
+                    write({"machine": machine("cpu"), "grid": rows}, plot.plot_grid(in_grid), grid_table(in_grid))
+            return
         shapes = [Shape(rows, **{name: getattr(self, name) for name in SIZES}) for rows in self.batch_sizes]
 
         def about(shape: Shape) -> dict[str, Any]:

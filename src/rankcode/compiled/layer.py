@@ -1,4 +1,4 @@
-"""Rows read by a layer of LSTM or GRU, in one or more threads, and the gradients of its weights."""
+"""Rows read by layers of LSTM or GRU, in one or more threads, and the gradients of the weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_SHARED_WEIGHTS = 2**16  # recurrent weights; to read fewer takes less time t
 
 
 class Layer:
-    """A batch, and the layer that reads it.
+    """A batch, and the layer that reads it, or several layers above each other.
 
     `weights`: as `torch.nn.LSTM` or `GRU` has them. `inputs` [rows, steps, features]: each row is read up to its step
     in `ends`, or until a rule fires, whose fields of the job the caller sets. `state`: hidden state and, for an LSTM,

@@ -1,4 +1,4 @@
-/* A layer of LSTM or GRU through time on a CPU: each row until its rule fires, and back from there. See steps.h.
+/* Layers of LSTM or GRU through time on a CPU: each row until its rule fires, and back from there. See steps.h.
 
 Plain C with the vector types of GCC and Clang, called from Python with ctypes. */
 

@@ -1,6 +1,6 @@
 """Cells that read many steps at once, on a CPU: blocks of steps, and rows that have answered leave between blocks.
 
-LSTM and GRU of one layer run with `compiled` where it can; see `GatedLayers.run_layers` for how this engine runs them.
+LSTM and GRU run with `compiled` where it can; see `GatedLayers.run_layers` for how this engine runs them.
 """
 
 from __future__ import annotations
