@@ -275,7 +275,8 @@ FUNCTION float *NAME(advance_upper)(const Job *job, Job *upper, const float *bel
     const int64_t padded = job->padded, block = job->slots * padded;
     float *hidden = upper->work + job->swapped * block, *after = upper->work + !job->swapped * block;
     float *cell = upper->work + 2 * block, *gates = cell + block;
-    NAME(Step) step = {.job = upper};
+    NAME(Step) step;
+    step.job = upper;
     upper->live = job->live;
     for (int64_t slot = 0; slot < job->live; slot++) {
         step.below[slot] = below + slot * padded;

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rankcode.engines.run import Keep, Layers, Run, decide_rows, declared, layers_of, readout_of, why_not_fused
-from rankcode.engines.triton.inference import Inference, captures
+from rankcode.engines.triton.captured_inference import Inference, captures
 from rankcode.network import Network
 from rankcode.rules import Rule
 

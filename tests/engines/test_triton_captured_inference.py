@@ -15,8 +15,8 @@ from triton_outcomes import DEVICE, MARKS, example, hidden_layer, products_in, t
 import rankcode as rc
 from rankcode.cells import GRU, LSTM
 from rankcode.engines import capture, run
-from rankcode.engines.triton import inference
-from rankcode.engines.triton.inference import Inference
+from rankcode.engines.triton import captured_inference
+from rankcode.engines.triton.captured_inference import Inference
 
 pytestmark = [*MARKS, pytest.mark.gpu] if DEVICE == "cuda" else MARKS
 
@@ -46,7 +46,7 @@ class Again:
 def replays(monkeypatch):
     """The number of replays so far, in a list. Graphs are captured at the second run."""
     found = []
-    monkeypatch.setattr(inference, "WARMUP_RUNS", 1)
+    monkeypatch.setattr(captured_inference, "WARMUP_RUNS", 1)
     kind = torch.cuda.CUDAGraph
     if DEVICE == "cpu":
         kind = Again
@@ -59,7 +59,7 @@ def replays(monkeypatch):
                 Again(graphs, arguments := [None if part is None else part.clone() for part in given]), arguments, []
             ),
         )
-        monkeypatch.setattr(inference, "_has_graphs", lambda device: True)
+        monkeypatch.setattr(captured_inference, "_has_graphs", lambda device: True)
     replay = kind.replay
     monkeypatch.setattr(kind, "replay", lambda graph: (found.append(1), replay(graph))[1])
     return found
@@ -73,7 +73,7 @@ def same(one: rc.Decision, other: rc.Decision) -> None:
 def launched(made, rule, expected_steps=None):
     """Nothing is captured inside of another capture."""
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(inference, "capturing", lambda device: True)
+        patch.setattr(captured_inference, "capturing", lambda device: True)
         return run(*made, rule, "answer", "triton", expected_steps)
 
 
@@ -106,7 +106,7 @@ def test_it_follows_inputs_lengths_and_weights(kind, precision, replays):
 
 
 def test_other_weights_rules_shapes_and_modes_have_graphs_of_their_own(replays, monkeypatch):
-    monkeypatch.setattr(inference, "MAX_KEPT", 100)
+    monkeypatch.setattr(captured_inference, "MAX_KEPT", 100)
     made = example()
     rule, count = threshold_for(made), 0
 
@@ -151,7 +151,7 @@ def test_a_few_graphs_are_kept_as_long_as_the_network(replays):
         for _ in range(3):
             captured(fewer, rc.Threshold(0.5))
         captured(made, rc.Threshold(0.5))  # in use, and so kept
-    assert len(Inference.all[made.network]) == inference.MAX_KEPT and len(replays) == 8 * 2 + 8 - 1
+    assert len(Inference.all[made.network]) == captured_inference.MAX_KEPT and len(replays) == 8 * 2 + 8 - 1
     del made, fewer
     assert len(Inference.all) == others
 
