@@ -118,7 +118,8 @@ static void pack_layer(const Job *job, const float *weights, const float *bias, 
 }
 
 /* The weights [gates · units, units] of the hidden state, or of an upper layer's inputs, for the backward pass: from the
-   gradients of the gates to that. A GRU's candidate is gate `candidate`. Every job packs some of them. */
+   gradients of the gates to that of the hidden state, or the inputs. Of the gates of a GRU that these reach, the candidate
+   is number `candidate`. Every job packs some of them. */
 static void pack_back(const Job *job, const float *weights, int64_t candidate, float *to) {
     const int64_t gates = job->gru ? 3 : 4, units = job->units, padded = job->padded;
     for (int64_t begin = 0, panel = 0, width; begin < padded; begin += width, panel++) {

@@ -480,7 +480,7 @@ FUNCTION void NAME(leave)(Job *job, int64_t slot, int64_t next) {
 
 /* The gradients of hidden states += those of the gates of these entries · weights. */
 INLINE void NAME(dense_back)(const Job *job, const Job *layer, const int64_t *entry, const float *weights, int64_t first,
-                               float *hidden) {
+                             float *hidden) {
     const float *from[MAX_SLOTS];
     float *to[MAX_SLOTS];
     for (int64_t slot = 0; slot < job->live; slot++) {
