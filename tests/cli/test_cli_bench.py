@@ -3,10 +3,13 @@
 import json
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rankcode.bench import grid
+from rankcode.cli.bench import Bench
 from rankcode.cli.main import main
 from spoken_words import spoken_words
 
@@ -34,6 +37,22 @@ def test_steps_are_measured_while_another_program_keeps_a_core_busy(monkeypatch)
     main(["bench", *SMALL, *shape, "--repeats", "1", "--engines", "cpu", "--busy", "1"])
     assert written()["busy"] == 1
     assert [each.poll() for each in started] == [-signal.SIGKILL], "it ran until the end"
+
+
+def test_layers_are_measured_in_a_grid_that_is_kept_if_it_is_interrupted(monkeypatch):
+    measure, given = grid.measure, []
+
+    def interrupted(shape, *more, **options):
+        given.append(shape)
+        if len(given) == 2:
+            raise KeyboardInterrupt
+        return measure(replace(shape, batch_size=4, steps=8, input_size=3, hidden_size=4), *more, **options)
+
+    monkeypatch.setattr(grid, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Bench(grid=3, num_layers=2, repeats=1, device="cpu", output="kept/bench").run()
+    assert [row["mode"] for row in written()["grid"]] == ["training", "inference"]
+    assert {shape.num_layers for shape in given} == {2}
 
 
 def test_rows_of_several_lengths_are_measured(capsys):
@@ -85,6 +104,8 @@ def test_listening_is_measured(trained, capsys):
         (["--epochs", "2", "--loader-workers", "-1"], "--loader-workers must be from 0 to"),
         (["--epochs", "2", "--loader-workers", "1000000"], "--loader-workers must be from 0 to"),
         (["--grid", "0"], "--grid must be at least 1"),
+        (["--num-layers", "0"], "--num-layers and --repeats must be at least 1"),
+        (["--num-layers", "2", "--cell", "lif"], "--num-layers needs --cell lstm or gru"),
         (["--busy", "-1"], "--busy must be from 0 to"),
         (["--busy", "1000000"], "--busy must be from 0 to"),
         (["--engines", "steam"], "no engine"),
