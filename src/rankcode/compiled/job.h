@@ -17,10 +17,11 @@ typedef struct Job {
     const float *table;
     /* The state before the first step [rows, units], or NULL for zeros. */
     const float *first_hidden, *first_cell;
-    /* Results for each row: the steps read, whether it fired, the logits, and the cell after the last step, or NULL. */
-    int64_t *answered;
+    /* Results for each row: the steps read, the most likely class, whether it fired, the logits, the probabilities, and the
+       cell after the last step, or NULL. */
+    int64_t *answered, *label;
     unsigned char *fired;
-    float *logits, *last_cell;
+    float *logits, *probabilities, *last_cell;
     /* The features of each row after its last step or, if `every_step`, after each. Their gradients have these strides, too. */
     float *features;
     int64_t every_step, row_stride, step_stride;

@@ -24,7 +24,10 @@ class Job(ctypes.Structure):
             "lanes gru inputs units padded classes padded_classes inner padded_inner activation one_output rows steps",
         ),
         *_fields(c_void_p, "weight_ih weight_hh bias_ih bias_hh inner_weight inner_bias last_weight last_bias packed"),
-        *_fields(c_void_p, "x ends table first_hidden first_cell answered fired logits last_cell features"),
+        *_fields(
+            c_void_p,
+            "x ends table first_hidden first_cell answered label fired logits probabilities last_cell features",
+        ),
         *_fields(c_int64, "every_step row_stride step_stride"),
         *_fields(c_int64, "next stride slots ahead"),
         *_fields(c_void_p, "work"),

@@ -311,13 +311,19 @@ INLINE float NAME(sum)(V values) {
     return sum;
 }
 
+/* The most likely class, and the sum over classes of e^(logit - its logit). */
+INLINE int64_t NAME(likeliest)(const Job *job, const float *logits, float *sum) {
+    int64_t label = 0;
+    for (int64_t k = 1; k < job->classes; k++) label = logits[k] > logits[label] ? k : label;
+    V total = all(0.0f);
+    for (int64_t k = 0; k < job->padded_classes; k += LANES) total += NAME(exponential)(load(logits + k) - logits[label]);
+    *sum = NAME(sum)(total);
+    return label;
+}
+
 /* Whether a class reaches its threshold. */
 INLINE int NAME(fires)(const Job *job, const float *logits, const float *thresholds) {
-    float largest = logits[0];
-    for (int64_t k = 1; k < job->classes; k++) largest = logits[k] > largest ? logits[k] : largest;
-    V total = all(0.0f);
-    for (int64_t k = 0; k < job->padded_classes; k += LANES) total += NAME(exponential)(load(logits + k) - largest);
-    float sum = NAME(sum)(total);
+    float sum, largest = logits[NAME(likeliest)(job, logits, &sum)];
     int found = 0;
     for (int64_t k = 0; k < job->padded_classes; k += LANES) {
         V share = NAME(exponential)(load(logits + k) - largest) / sum;
@@ -325,6 +331,17 @@ INLINE int NAME(fires)(const Job *job, const float *logits, const float *thresho
         UNROLL for (int lane = 0; lane < LANES; lane++) found |= reached[lane];
     }
     return found;
+}
+
+/* A row answers: what it answers, and how probable every class is. */
+FUNCTION void NAME(answer)(const Job *job, int64_t row, const float *logits) {
+    const int64_t classes = job->classes;
+    float sum, largest = logits[job->label[row] = NAME(likeliest)(job, logits, &sum)];
+    memcpy(job->logits + row * classes, logits, classes * sizeof(float));
+    for (int64_t k = 0; k < classes; k += LANES) {
+        V share = NAME(exponential)(load(logits + k) - largest) / sum;
+        memcpy(job->probabilities + row * classes + k, &share, (classes - k < LANES ? classes - k : LANES) * sizeof(float));
+    }
 }
 
 FUNCTION void NAME(logits)(const Job *job, const float *hidden, float *inner, float *logits) {
@@ -411,7 +428,7 @@ TARGET static void NAME(forward)(Job *job) {
             if (job->table != NULL) {
                 job->answered[row] = job->step[slot];
                 job->fired[row] = (unsigned char)fired;
-                memcpy(job->logits + row * job->classes, own, job->classes * sizeof(float));
+                NAME(answer)(job, row, own);
             }
             if (!job->every_step) memcpy(features_at(job, row, 0), found + slot * padded, size);
             if (job->last_cell != NULL) memcpy(job->last_cell + row * job->units, cell + slot * padded, size);

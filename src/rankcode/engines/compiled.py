@@ -8,7 +8,7 @@ the gradients of the weights are matrix multiplications over the steps that were
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from rankcode.compiled.layer import Layer, checked
 from rankcode.compiled.library import functions
+from rankcode.decision import Decision
 from rankcode.engines.cpu_settings import is_small, single_thread_if
 from rankcode.engines.run import (
     Keep,
@@ -69,26 +70,35 @@ def _run(network: Network, inputs: Tensor, lengths: Tensor, rule: Rule, keep: Ke
     gradients = torch.is_grad_enabled() and any(part.requires_grad for part in (inputs, *weights))
     ends = lengths if planted is None else planted.minimum(lengths)
     layer = Layer(lowest, inputs, ends, threads, every_step=keep == "read", saves=gradients, above=above)
-    if planted is None:
-        answered, fired, logits = _add_rule(layer, network, rule)
-    else:
-        answered, fired, logits = ends, planted <= lengths, None
+    ruled = _add_rule(layer, network, rule) if planted is None else None
+    if ruled is not None:
+        ends = ruled.decision.steps
     if gradients:
-        features, place = _Features.apply(layer, answered, inputs, *weights)  # type: ignore[misc]
+        features, place = _Features.apply(layer, ends, inputs, *weights)  # type: ignore[misc]
     else:
-        features, place = _read(layer, answered)
+        features, place = _read(layer, ends)
+    logits = network.logits(features) if ruled is None or keep == "read" or torch.is_grad_enabled() else ruled.logits
+    if ruled is None:
+        last = torch.searchsorted(place, (ends - 1) * rows + torch.arange(rows)) if keep == "read" else slice(None)
+        decision = decide_rows(network, rule, logits.detach()[last], ends, ends == planted)
+    elif getattr(rule, "classes", None) is None:
+        decision = ruled.decision
+    else:  # a row that has fired is labelled with a class that may fire
+        decision = decide_rows(network, rule, ruled.logits, ends, ruled.decision.fired)
     if keep == "answer":
-        found, logits = logits, network.logits(features) if logits is None or torch.is_grad_enabled() else logits
-        decision = decide_rows(network, rule, logits if found is None else found, answered, fired)
-        return Run(decision, logits, torch.arange(rows), answered, lengths, keep)
-    logits, row, step = network.logits(features), place % rows, place // rows + 1
-    answers = torch.searchsorted(place, (answered - 1) * rows + torch.arange(rows))
-    decision = decide_rows(network, rule, logits.detach()[answers], answered, fired)
-    return Run(decision, logits, row, step, lengths, keep)
+        return Run(decision, logits, torch.arange(rows), ends, lengths, keep)
+    return Run(decision, logits, place % rows, place // rows + 1, lengths, keep)
 
 
-def _add_rule(layer: Layer, network: Network, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """Read until the rule fires. Returns the tensors for the steps read, whether the rule fired, and the logits."""
+class _Ruled(NamedTuple):
+    """What the steps will write: the decision, with the most likely class as label, and the logits of the answers."""
+
+    decision: Decision
+    logits: Tensor
+
+
+def _add_rule(layer: Layer, network: Network, rule: Rule) -> _Ruled:
+    """Read until the rule fires."""
     job, (rows, steps, _) = layer.job, layer.inputs.shape
     inner, activation, last = readout_of(network)  # type: ignore[misc]
     classes = job.classes = network.num_classes
@@ -107,11 +117,13 @@ def _add_rule(layer: Layer, network: Network, rule: Rule) -> tuple[Tensor, Tenso
     )
     job.table = table.data_ptr()
     layer.kept += [*parts, table]
-    return (
-        layer.memory("answered", rows, dtype=torch.int64),
-        layer.memory("fired", rows, dtype=torch.bool),
-        layer.memory("logits", rows, classes),
+    decision = Decision(
+        label=layer.memory("label", rows, dtype=torch.int64),
+        steps=layer.memory("answered", rows, dtype=torch.int64),
+        fired=layer.memory("fired", rows, dtype=torch.bool),
+        probabilities=layer.memory("probabilities", rows, classes),
     )
+    return _Ruled(decision, layer.memory("logits", rows, classes))
 
 
 def _read(layer: Layer, answered: Tensor) -> tuple[Tensor, Tensor]:

@@ -87,6 +87,8 @@ class Layers(NamedTuple):
 
 
 def layers_of(network: Network) -> Layers | None:
+    if _is_as_it_is(network.cell, LSTM, GRU):
+        return None if network.checkpoints else Layers([], [network.cell])
     below, top = _cells_in(network.cell), []
     while below and _is_as_it_is(below[-1], LSTM, GRU) and (not top or _are_alike(below[-1], top[0])):
         top.insert(0, below.pop())
