@@ -261,6 +261,50 @@ def test_backward_passes_can_be_repeated(layers):
             loss.backward()
 
 
+@pytest.mark.parametrize("keep", ["answer", "read"])
+@pytest.mark.parametrize("rule", [rc.Threshold(0.6), rc.Never()], ids=repr)
+def test_a_repeated_backward_pass_reads_the_same_steps_whatever_has_changed_meanwhile(rule, keep):
+    network, x, lengths = problem("LSTM", layers=2)
+    lengths = lengths.clamp(max=5)
+    result = run(network, x.nan_to_num(), lengths, rule, keep, "compiled")
+    loss, weights = result.logits.square().sum(), list(network.cell.parameters())
+    first = torch.autograd.grad(loss, weights, retain_graph=True)
+    with torch.no_grad():
+        network.readout.bias += torch.tensor([5.0, 0.0, -5.0])
+    lengths.fill_(4000)
+    result.decision.steps.add_(100)
+    expected = result.decision.steps.clone()
+    second = torch.autograd.grad(loss, weights)
+    assert all(one.equal(other) for one, other in zip(first, second, strict=True))
+    assert result.decision.steps.equal(expected)
+
+
+@pytest.mark.parametrize("bias", [math.inf, math.nan])
+def test_a_row_whose_probabilities_are_nan_is_labelled_as_by_the_reference(bias):
+    network, x, lengths = problem("GRU")
+    with torch.no_grad():
+        network.readout.bias[1] = bias
+    for engine in ("compiled", "reference"):
+        decision = run(network, x, lengths, rc.Threshold(0.6), "answer", engine).decision
+        assert not decision.label.any() and not decision.fired.any() and decision.probabilities.isnan().all()
+
+
+def test_networks_with_logits_or_hooks_of_their_own_run_elsewhere():
+    class Cooled(rc.Network):
+        def logits(self, features, step=None):
+            return super().logits(features, step) / 3
+
+    network, x, lengths = problem("LSTM")
+    cooled, hooked = Cooled(network.cell, 3, network.readout), problem("LSTM")[0]
+    hooked.cell.register_full_backward_hook(lambda *given: None)
+    for other in (cooled, hooked):
+        assert compiled.can_run(other, x, rc.Threshold(0.6)) is not None
+    found = [rc.decide(cooled, x, lengths, rc.Threshold(0.6), engine) for engine in ("auto", "cpu", "reference")]
+    for decision in found[:2]:
+        assert decision.steps.equal(found[2].steps)
+        torch.testing.assert_close(decision.probabilities, found[2].probabilities)
+
+
 def test_a_weight_that_has_changed_before_the_backward_pass_is_an_error():
     network, x, lengths = problem("LSTM")
     loss = run(network, x, lengths, rc.Threshold(0.6), "answer", "compiled").logits.sum()

@@ -82,6 +82,7 @@ class Layer:
         self.threads = 1 if not parallel else shared if few else min(threads, -(-rows // 2))
         job.stride = 1 if job.together else self.threads
         job.slots = min(SLOTS, -(-rows // job.stride))
+        self.answered: Tensor | None = None  # where a rule writes the step at which each row has answered
         self.shares: list[_Share] = []
         self.of_inputs: Tensor | None = None  # set it to have the gradients of the inputs that are read written there
 
@@ -112,8 +113,8 @@ class Layer:
             packed.append(_FREE.take(functions().packed_size(byref(each), self.saves)))
             each.packed = address_of(packed[-1])
         if self.saves:
-            self.memory("last_entry", rows, dtype=torch.int64)
-            job.width = 0
+            self.last_entry = torch.empty(rows, dtype=torch.int64)
+            job.last_entry, job.width = self.last_entry.data_ptr(), 0
             for each in self.jobs:  # gates, hidden state and cell; above the lowest layer inputs
                 each.offset = job.width
                 job.width += (5 + (not job.gru) + (each is not job)) * job.padded
@@ -129,6 +130,9 @@ class Layer:
         free = [array for share in self.shares for array in share.unused(-(-share.job.entries >> share.job.shift))]
         if self.saves:
             self.packed = packed
+            # To read the same steps again. The caller may write to either tensor.
+            self.ends = (self.ends if self.answered is None else self.answered).clone()
+            self.answered, job.ends = None, self.ends.data_ptr()
         else:
             free += packed
         _FREE.keep(free)
@@ -142,7 +146,8 @@ class Layer:
     def gradients(self, gradient: Tensor, of_cell: Tensor | None = None) -> list[Tensor]:
         """The gradients of the weights, given that of what `read` returned and, of an LSTM, that of the cell after the
         last step. What was kept is overwritten."""
-        if not self.shares:  # a second backward pass through the same graph
+        if not self.shares:  # a second backward pass through the same graph: the rule is not asked again
+            self.job.table = None
             self.read()
         gradient, job = gradient.contiguous(), self.job
         of_cell = None if of_cell is None else of_cell.contiguous()

@@ -318,12 +318,13 @@ INLINE int64_t NAME(likeliest)(const Job *job, const float *logits, float *sum) 
     V total = all(0.0f);
     for (int64_t k = 0; k < job->padded_classes; k += LANES) total += NAME(exponential)(load(logits + k) - logits[label]);
     *sum = NAME(sum)(total);
-    return label;
+    return *sum == *sum ? label : 0; /* as PyTorch does it, if all probabilities are NaN */
 }
 
 /* Whether a class reaches its threshold. */
 INLINE int NAME(fires)(const Job *job, const float *logits, const float *thresholds) {
-    float sum, largest = logits[NAME(likeliest)(job, logits, &sum)];
+    float sum;
+    const float largest = logits[NAME(likeliest)(job, logits, &sum)];
     int found = 0;
     for (int64_t k = 0; k < job->padded_classes; k += LANES) {
         V share = NAME(exponential)(load(logits + k) - largest) / sum;
@@ -336,7 +337,8 @@ INLINE int NAME(fires)(const Job *job, const float *logits, const float *thresho
 /* A row answers: what it answers, and how probable every class is. */
 FUNCTION void NAME(answer)(const Job *job, int64_t row, const float *logits) {
     const int64_t classes = job->classes;
-    float sum, largest = logits[job->label[row] = NAME(likeliest)(job, logits, &sum)];
+    float sum;
+    const float largest = logits[job->label[row] = NAME(likeliest)(job, logits, &sum)];
     memcpy(job->logits + row * classes, logits, classes * sizeof(float));
     for (int64_t k = 0; k < classes; k += LANES) {
         V share = NAME(exponential)(load(logits + k) - largest) / sum;

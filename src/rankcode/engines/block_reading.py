@@ -15,7 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankcode.engines.run import Keep, Run, activate, ask, decide_rows, declared, planted_steps
+from rankcode.engines.run import (
+    Keep,
+    Run,
+    activate,
+    ask,
+    decide_rows,
+    declared,
+    has_hooks,
+    has_plain_logits,
+    planted_steps,
+)
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state, rows_of
@@ -139,7 +149,8 @@ def _logits_alone(network: Network, device: torch.device) -> Callable[[Tensor], 
     if (
         bias is None
         or weight.dtype not in (torch.float32, torch.float64)
-        or any(part._forward_hooks or part._forward_pre_hooks for part in (readout, last))
+        or not has_plain_logits(type(network))
+        or any(has_hooks(part) for part in (readout, last))
     ):
         return network.logits
     column = bias[:, None]

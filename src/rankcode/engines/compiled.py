@@ -123,6 +123,7 @@ def _add_rule(layer: Layer, network: Network, rule: Rule) -> _Ruled:
         fired=layer.memory("fired", rows, dtype=torch.bool),
         probabilities=layer.memory("probabilities", rows, classes),
     )
+    layer.answered = decision.steps
     return _Ruled(decision, layer.memory("logits", rows, classes))
 
 

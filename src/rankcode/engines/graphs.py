@@ -25,7 +25,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from rankcode.engines import stepwise
 from rankcode.engines.block_reading import read_in_blocks
 from rankcode.engines.capture import CudaGraphs, settings_of
-from rankcode.engines.run import Keep, Run, read_steps
+from rankcode.engines.run import Keep, Run, has_hooks, read_steps
 from rankcode.network import Network
 from rankcode.rules import Rule
 from rankcode.state import State, map_state
@@ -41,7 +41,7 @@ def can_run(network: Network, inputs: Tensor, rule: Rule) -> str | None:
     if network.checkpoints is not None:
         return "its readout changes from step to step"
     for part in network.cell.modules():
-        if part._forward_hooks or part._forward_pre_hooks:
+        if has_hooks(part):
             return "hooks of its cell would not be called"
         if is_parametrized(part):
             return "parametrized weights are computed once for each run"

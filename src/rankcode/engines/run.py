@@ -75,7 +75,12 @@ class Engine(Protocol):
 
 def _is_as_it_is(cell: nn.Module, *kinds: type) -> bool:
     """Whether it is a cell of one of these classes, with nothing added to it."""
-    return type_before_parametrizations(cell) in kinds and not (cell._forward_hooks or cell._forward_pre_hooks)
+    return type_before_parametrizations(cell) in kinds and not has_hooks(cell)
+
+
+def has_hooks(part: nn.Module) -> bool:
+    """Whether anything besides its `forward` happens when it is called."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
 
 
 class Layers(NamedTuple):
@@ -121,9 +126,15 @@ def readout_of(network: Network) -> tuple[nn.Linear | None, str, nn.Linear] | No
         return None
     if inner is not None and inner.bias is None:
         return None
-    if any(part._forward_hooks or part._forward_pre_hooks for part in (readout, *parts)):
+    if any(has_hooks(part) for part in (readout, *parts)) or not has_plain_logits(type(network)):
         return None
     return inner, activation, last
+
+
+@cache
+def has_plain_logits(kind: type[Network]) -> bool:
+    """Whether a class of networks computes logits and activations as `Network` does."""
+    return all(getattr(kind, name) is getattr(Network, name) for name in ("logits", "as_logits", "activate"))
 
 
 def declared(rule: Any, name: str) -> Any:
@@ -172,7 +183,7 @@ def _all_read(cell: nn.Module, methods: tuple[str, ...]) -> bool:
     """Whether the cell, and every cell in it, has one of the methods, and hooks or a subclass do not change its
     `forward` alone."""
     parts = list(cell.modules())
-    if any(part._forward_hooks or part._forward_pre_hooks for part in parts):
+    if any(has_hooks(part) for part in parts):
         return False
     return all(_reads(type(part), methods) for part in parts if part is cell or hasattr(part, "initial_state"))
 
