@@ -46,3 +46,11 @@ def test_a_users_cell_in_a_stack():
 def test_an_empty_stack_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         cells.Stack()
+
+
+def test_cells_that_do_not_fit_on_each_other_are_an_error():
+    with pytest.raises(ValueError, match=r"cell 2 of the stack reads \[3\], but cell 1 gives \[16\]"):
+        cells.Stack(cells.LSTM(3, 16), cells.LSTM(3, 16))
+    cells.Stack(cells.ConvLSTM(1, 2, (4, 4)), cells.LIF(32, 5))  # flattens its inputs
+    with pytest.raises(ValueError, match=r"reads \[31\], but cell 1 gives \[2, 4, 4\]"):
+        cells.Stack(cells.ConvLSTM(1, 2, (4, 4)), cells.LIF(31, 5))

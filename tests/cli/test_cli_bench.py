@@ -39,7 +39,7 @@ def test_steps_are_measured_while_another_program_keeps_a_core_busy(monkeypatch)
     assert [each.poll() for each in started] == [-signal.SIGKILL], "it ran until the end"
 
 
-def test_layers_are_measured_in_a_grid_that_is_kept_if_it_is_interrupted(monkeypatch):
+def test_layers_are_measured_in_a_grid_that_is_kept_if_it_is_interrupted(monkeypatch, capsys):
     measure, given = grid.measure, []
 
     def interrupted(shape, *more, **options):
@@ -51,7 +51,10 @@ def test_layers_are_measured_in_a_grid_that_is_kept_if_it_is_interrupted(monkeyp
     monkeypatch.setattr(grid, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Bench(grid=3, num_layers=2, repeats=1, device="cpu", output="kept/bench").run()
-    assert [row["mode"] for row in written()["grid"]] == ["training", "inference"]
+    assert not Path("kept/bench.json").exists()
+    content = json.loads(Path("kept/bench-partial.json").read_text())
+    assert [row["mode"] for row in content["grid"]] == ["training", "inference"] and content["shapes"] == 3
+    assert "stopped after 1 of 3 shapes" in "".join(capsys.readouterr())
     assert {shape.num_layers for shape in given} == {2}
 
 
@@ -106,6 +109,7 @@ def test_listening_is_measured(trained, capsys):
         (["--grid", "0"], "--grid must be at least 1"),
         (["--num-layers", "0"], "--num-layers and --repeats must be at least 1"),
         (["--num-layers", "2", "--cell", "lif"], "--num-layers needs --cell lstm or gru"),
+        (["--num-layers", "2", "--streams", "2"], "--num-layers does not go with --streams"),
         (["--busy", "-1"], "--busy must be from 0 to"),
         (["--busy", "1000000"], "--busy must be from 0 to"),
         (["--engines", "steam"], "no engine"),

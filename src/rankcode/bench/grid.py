@@ -87,7 +87,7 @@ def _row(shape: Shape, mode: Mode, found: list[Measured]) -> GridRow:
 
 def grid_table(found: Iterable[GridRow]) -> str:
     """A line for each shape and mode, and how often the goals were reached and `auto` was near the fastest engine."""
-    head = f"{'cell':<5} {'units':>5} {'inputs':>6} {'steps':>5} {'rows':>5} {'mode':<10}"
+    head = f"{'cell':<5} {'layers':>6} {'units':>5} {'inputs':>6} {'steps':>5} {'rows':>5} {'mode':<10}"
     lines = [
         "auto ÷ conventional, and ÷ the fastest engine, where rows answer " + " / ".join(SPIKES),
         f"{head} {'ms':>9}  {'auto':<18} ÷ fastest",
@@ -99,8 +99,8 @@ def grid_table(found: Iterable[GridRow]) -> str:
         reached += [ratio <= goal for ratio, goal in zip(row.auto, row.goals, strict=True)]
         near += [each <= NEAR for each in row.auto_to_fastest]
         lines.append(
-            f"{shape.cell:<5} {shape.hidden_size:>5} {shape.input_size:>6} {shape.steps:>5} {shape.batch_size:>5} "
-            f"{row.mode:<10} {row.milliseconds:9.2f}  {ratios:<18} {to_fastest}"
+            f"{shape.cell:<5} {shape.num_layers:>6} {shape.hidden_size:>5} {shape.input_size:>6} {shape.steps:>5} "
+            f"{shape.batch_size:>5} {row.mode:<10} {row.milliseconds:9.2f}  {ratios:<18} {to_fastest}"
         )
     share = [100 * sum(part) / len(part) for part in (reached, near)]
     lines.append(f"goals reached: {share[0]:.0f} %; auto within {NEAR:g} × the fastest engine: {share[1]:.0f} %")

@@ -18,6 +18,11 @@ from rankcode.bench.timing import gpu_milliseconds, megabytes, quartiles, time_i
 from rankcode.rules import Threshold
 from rankcode.streaming import Stream
 
+LEGEND = (
+    "ratio: time ÷ conventional, in the faster layout; ideal: share of steps read;\n"
+    "memory: kept for the backward pass, or the peak on a GPU"
+)
+
 
 @dataclass(frozen=True)
 class Measured:

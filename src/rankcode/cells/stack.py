@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +19,13 @@ class Stack(nn.Module):
         super().__init__()
         if not cells or not all(hasattr(cell, "initial_state") for cell in cells):
             raise ValueError("a stack needs at least one cell, and nothing but cells: modules with initial_state")
+        for number, (lower, upper) in enumerate(pairwise(cells), start=1):
+            given, read = getattr(lower, "output_shape", None), getattr(upper, "input_shape", None)
+            size = math.prod if getattr(upper, "flattens_inputs", False) else tuple
+            if given is not None and read is not None and size(given) != size(read):
+                raise ValueError(
+                    f"cell {number + 1} of the stack reads {list(read)}, but cell {number} gives {list(given)}"
+                )
         self.cells = nn.ModuleList(cells)
         for cell, names in (
             (cells[0], ("input_shape", "input_size", "flattens_inputs")),

@@ -12,7 +12,7 @@ from rankcode.bench.grid import GridRow, grid_shapes, grid_table, measure_grid
 from rankcode.bench.listening import listening_table, measure_listening
 from rankcode.bench.listening_tracks import make_tracks
 from rankcode.bench.serving import Served, make_clips, measure_serving, running_server, serving_table
-from rankcode.bench.steps import Measured, bench_table, measure, measure_stream
+from rankcode.bench.steps import LEGEND, Measured, bench_table, measure, measure_stream
 from rankcode.bench.streams import measure_streams, sound_front_end, streams_table
 from rankcode.bench.timing import busy_cores, machine
 from rankcode.cli.messages import say
@@ -32,7 +32,8 @@ OF_A_SHAPE = ("batch_sizes", *SIZES, "threshold")
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure how long training and inference take with each engine, compared with conventional ones in the same run.
+    """Measure how long training and inference take with each engine, compared with conventional training and inference
+    in the same run.
 
     Rows are made to spike all at the last step, evenly over the steps (in order and shuffled), or all at a quarter of
     the steps.
@@ -63,10 +64,10 @@ class Bench:
     hidden_size: int = 128
     """Units of the cell."""
     num_layers: int = 1
-    """Layers of an LSTM or a GRU, also with --grid."""
+    """Layers of an LSTM or GRU; also for --grid, --lengths and --epochs."""
     cell: CellName = "lstm"
-    """Cell. stack is a convolution below two GRU layers; conv-lstm (with --hidden-size maps) and glimpses read
-    square images of at most --input-size pixels; lif has two layers of spiking neurons."""
+    """Cell to measure. stack is a convolution below two GRU layers; conv-lstm (with --hidden-size maps) and glimpses
+    read square images of at most --input-size pixels; lif has two layers of spiking neurons."""
     engines: tuple[str, ...] = ()
     """Engines to measure. Default: all that can run here, except reference."""
     repeats: int = 15
@@ -77,9 +78,10 @@ class Bench:
     """On a GPU, let rows answer at a threshold, as in real use, so that readout and rule are measured too, as always on
     a CPU."""
     grid: int | None = None
-    """Measure this many shapes of LSTM and GRU on a CPU instead, with `auto` and every fast engine: the speech network
-    first, later a random choice, always the same, from tiny to large. If it is interrupted, the shapes measured so far
-    are written."""
+    """Measure this many shapes on a CPU instead, with `auto` and every fast engine: first the speech network, then
+    small networks, then networks from tiny to large, drawn at random with a fixed seed. An LSTM and a GRU of one size
+    are two shapes; all 64 take about five minutes on a quiet machine. What an interrupted grid has measured is written
+    to OUTPUT-partial.json."""
     lengths: tuple[int, ...] = ()
     """Measure rows of these lengths instead, with `auto` and the first of the batch sizes: time and memory against the
     steps read. Default: none."""
@@ -146,6 +148,8 @@ class Bench:
         changed = {each.name for each in fields(self) if each.init and getattr(self, each.name) != each.default}
         unused = changed.intersection(OF_A_SHAPE if self.check or self.grid is not None else ())
         unused -= {"num_layers"} if self.grid is not None else set()
+        if given and given[0] in ("streams", "serving", "listen") and "num_layers" in changed:
+            raise ValueError(f"--num-layers does not go with --{given[0]}")
         if self.data is not None and not {"epochs", "serving", "listen"}.intersection(given):
             raise ValueError("--data needs --epochs, --serving or --listen")
         if unused:
@@ -162,19 +166,24 @@ class Bench:
 
         files = OutputFiles(self.output, "bench")
 
-        def write(content: dict, figure: Any, table: str) -> None:
+        def write(content: dict, figure: Any, table: str, files: OutputFiles = files) -> None:
             files.write({"busy": self.busy, **content}, figure)
             print(table)
             say(f"wrote {files.json} and {files.png}")
 
         if self.grid is not None:
-            in_grid: list[GridRow] = []
+            chosen, in_grid = grid_shapes(self.grid, self.num_layers), list[GridRow]()
             try:
-                in_grid.extend(measure_grid(grid_shapes(self.grid, self.num_layers), self.repeats))
-            finally:  # Ctrl-C
-                rows = [each._asdict() | {"shape": asdict(each.shape)} for each in in_grid]
+                in_grid.extend(measure_grid(chosen, self.repeats))
+            finally:
+                done = len({row.shape for row in in_grid})
+                if 0 < done < len(chosen):  # Ctrl-C
+                    files = OutputFiles(f"{files.stem}-partial", "bench")
+                    say(f"stopped after {done} of {len(chosen)} shapes")
                 if in_grid:
-                    write({"machine": machine("cpu"), "grid": rows}, plot.plot_grid(in_grid), grid_table(in_grid))
+                    rows = [each._asdict() | {"shape": asdict(each.shape)} for each in in_grid]
+                    content = {"machine": machine("cpu"), "shapes": len(chosen), "grid": rows}
+                    write(content, plot.plot_grid(in_grid), grid_table(in_grid), files)
             return
         shapes = [Shape(rows, **{name: getattr(self, name) for name in SIZES}) for rows in self.batch_sizes]
 
@@ -234,6 +243,10 @@ class Bench:
             which = {"model": self.model or "speech-commands", "split": self.listen, "share": self.share}
             listened = {**which, "hours": lengths, "points": [asdict(each) for each in points]}
             return write({"machine": machine(device), **listened}, plot.plot_listening(points), listening_table(points))
+        say(
+            f"{self.cell}, layers: {self.num_layers}, units: {self.hidden_size}, inputs: {self.input_size}, steps: "
+            f"{self.steps}, on {content['machine'].get('gpu', 'a CPU')} with {content['machine']['threads']} threads"
+        )
         engines = self.engines or tuple(runnable(shapes[0], device))
         found: list[Measured] = []
         for shape in shapes:
@@ -241,7 +254,9 @@ class Bench:
         if device == "cpu":
             found.append(measure_stream(shapes[0], self.repeats))
         return write(
-            {**content, "measured": [asdict(each) for each in found]}, plot.plot_bench(found), bench_table(found)
+            {**content, "measured": [asdict(each) for each in found]},
+            plot.plot_bench(found),
+            f"{bench_table(found)}\n{LEGEND}",
         )
 
     def _measure_serving(self) -> list[Served]:
