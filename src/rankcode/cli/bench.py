@@ -27,7 +27,14 @@ from rankcode.training.out_of_memory import memory_for
 
 INSTEAD = ("check", "grid", "lengths", "epochs", "streams", "serving", "listen")  # of a step with each engine
 SIZES = ("steps", "input_size", "hidden_size", "num_layers", "cell")
-OF_A_SHAPE = ("batch_sizes", *SIZES, "threshold")
+OF_A_SHAPE = {"batch_sizes", *SIZES, "threshold"}
+IGNORED = {
+    "check": OF_A_SHAPE,
+    "grid": OF_A_SHAPE - {"num_layers"},
+    "streams": {"num_layers"},
+    "serving": {"num_layers"},
+    "listen": {"num_layers"},
+}
 
 
 @dataclass(frozen=True)
@@ -146,14 +153,11 @@ class Bench:
         if len(given) > 1:
             raise ValueError(f"--{given[0]} and --{given[1]} cannot be used together")
         changed = {each.name for each in fields(self) if each.init and getattr(self, each.name) != each.default}
-        unused = changed.intersection(OF_A_SHAPE if self.check or self.grid is not None else ())
-        unused -= {"num_layers"} if self.grid is not None else set()
-        if given and given[0] in ("streams", "serving", "listen") and "num_layers" in changed:
-            raise ValueError(f"--num-layers does not go with --{given[0]}")
+        unused = changed & IGNORED.get(given[0], set()) if given else set()
         if self.data is not None and not {"epochs", "serving", "listen"}.intersection(given):
             raise ValueError("--data needs --epochs, --serving or --listen")
         if unused:
-            raise ValueError(f"--{given[0]} has shapes of its own: leave out --{min(unused).replace('_', '-')}")
+            raise ValueError(f"--{given[0]} does not use --{min(unused).replace('_', '-')}: leave it out")
         device = str(own_device(self.device))
         if self.check:
             return _check(device)
@@ -172,7 +176,8 @@ class Bench:
             say(f"wrote {files.json} and {files.png}")
 
         if self.grid is not None:
-            chosen, in_grid = grid_shapes(self.grid, self.num_layers), list[GridRow]()
+            chosen = grid_shapes(self.grid, self.num_layers)
+            in_grid: list[GridRow] = []
             try:
                 in_grid.extend(measure_grid(chosen, self.repeats))
             finally:

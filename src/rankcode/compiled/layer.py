@@ -115,7 +115,7 @@ class Layer:
         if self.saves:
             self.last_entry = torch.empty(rows, dtype=torch.int64)
             job.last_entry, job.width = self.last_entry.data_ptr(), 0
-            for each in self.jobs:  # gates, hidden state and cell; above the lowest layer inputs
+            for each in self.jobs:  # gates, hidden state, an LSTM's cell and, above the lowest layer, the inputs
                 each.offset = job.width
                 job.width += (5 + (not job.gru) + (each is not job)) * job.padded
         features = torch.empty(*((steps,) if self.every_step else ()), rows, job.units)
@@ -239,7 +239,7 @@ class _Share:
 
 
 def link(jobs: list[Job]) -> None:
-    """Those of layers, from the lowest to the topmost."""
+    """Let each job of several layers, from the lowest to the topmost, know the next."""
     for lower, upper in pairwise(jobs):
         lower.upper, upper.lower = addressof(upper), addressof(lower)
 

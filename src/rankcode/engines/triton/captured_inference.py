@@ -20,7 +20,7 @@ from rankcode.network import Network
 from rankcode.rules import Rule
 
 MAX_KEPT = 4  # graphs of a network: each keeps memory for a batch
-WARMUP_RUNS = 16  # before a capture, which takes as long as launching the kernels about so often
+WARMUP_RUNS = 16  # before a capture, which takes longer than a run and so pays only for shapes that come often
 
 
 def captures(network: Network, inputs: Tensor, keep: Keep) -> bool:
